@@ -1,0 +1,73 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::json {
+namespace {
+
+std::string round_trip(std::string_view text, Style style = Style::kPython) {
+  auto value = parse(text);
+  return value.ok() ? dump(*value, style) : "error: " + value.error().message;
+}
+
+TEST(Json, KeepsOrderAndIntegerTokens) {
+  EXPECT_EQ(round_trip(R"({"z":1,"a":[-0,12345678901234567890123,1.50,true,null]})"),
+            R"({"z": 1, "a": [-0, 12345678901234567890123, 1.5, true, null]})");
+  EXPECT_EQ(round_trip(R"({"z":1,"a":[]})", Style::kCompact), R"({"z":1,"a":[]})");
+}
+
+TEST(Json, PrintsFloatsLikePython) {
+  EXPECT_EQ(python_repr(1.0), "1.0");
+  EXPECT_EQ(python_repr(-0.0), "-0.0");
+  EXPECT_EQ(python_repr(1e-5), "1e-05");
+  EXPECT_EQ(python_repr(0.0001), "0.0001");
+  EXPECT_EQ(python_repr(1e16), "1e+16");
+  EXPECT_EQ(python_repr(1234567890123456.0), "1234567890123456.0");
+  EXPECT_EQ(python_repr(0.1), "0.1");
+  EXPECT_EQ(python_repr(1.5e300), "1.5e+300");
+  EXPECT_EQ(python_repr(123.456), "123.456");
+}
+
+TEST(Json, EscapesLikePythonWithoutAscii) {
+  EXPECT_EQ(round_trip("\"\\u0001\\u007f\\/\\u00e9\\b\\f\\n\\r\\t\\\"\\\\\""),
+            "\"\\u0001\x7f/\xc3\xa9\\b\\f\\n\\r\\t\\\"\\\\\"");
+}
+
+TEST(Json, FindsDuplicatesInSmallAndLargeObjects) {
+  EXPECT_FALSE(parse(R"({"a":1,"a":2})").ok());
+  std::string large = "{";
+  for (int i = 0; i < 80'000; ++i) large += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  auto good = parse(large + "\"end\":0}");
+  ASSERT_TRUE(good.ok()) << good.error().message;
+  EXPECT_EQ(good->find("k79999")->as_int64(), 79'999);
+  EXPECT_EQ(good->find("absent"), nullptr);
+  EXPECT_FALSE(parse(large + "\"k500\":0}").ok());
+}
+
+TEST(Json, BoundsDepthNodesAndBytes) {
+  EXPECT_TRUE(parse(std::string(64, '[') + std::string(64, ']')).ok());
+  EXPECT_FALSE(parse(std::string(65, '[') + std::string(65, ']')).ok());
+  EXPECT_FALSE(parse(std::string(1'000'000, '[')).ok());
+  EXPECT_FALSE(parse("[1,2,3]", {.max_nodes = 3}).ok());
+  EXPECT_FALSE(parse("[1,2,3]", {.max_bytes = 4}).ok());
+}
+
+TEST(Json, RejectsWhatRfc8259Rejects) {
+  for (const char* bad :
+       {"", " ", "{", "[1,]", "{\"a\":}", "01", "-", "1.", "1e", "1e999", "nul", "tru", "truex", "nullx", "[1] 2",
+        "\"\xff\"", "\"\\ud800\"", "\"\n\"", "{'a':1}", "NaN", "[1 2]", "{\"a\" 1}", "\xEF\xBB\xBF{}", "+1", ".5",
+        "[01]", "[-01]", "[1x]"}) {
+    EXPECT_FALSE(parse(bad).ok()) << bad;
+  }
+}
+
+TEST(Json, SetAndEraseKeepOrder) {
+  Object object = make_object({{"a", 1}, {"b", 2}, {"c", 3}});
+  object.set("a", 9);
+  EXPECT_TRUE(object.erase("b"));
+  EXPECT_FALSE(object.erase("b"));
+  EXPECT_EQ(dump(Value(object), Style::kCompact), R"({"a":9,"c":3})");
+}
+
+}  // namespace
+}  // namespace nibble::json
