@@ -1,0 +1,142 @@
+// A kernel is declared once, as a row of a constexpr table. The router, plan, the benchmarks, the differential test,
+// docs/kernel-table.md and --kernel all read that row; nothing else states what a kernel can do.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "kernels/op_args.h"
+#include "kernels/packed_weight.h"
+#include "quant/format.h"
+
+namespace nibble::kernels {
+
+enum class Op : uint8_t {
+  kMatMul,
+  kGroupedMatMul,
+  kSparseAttention,
+  kIndexerScore,
+  kTopK,
+  kRmsNorm,
+  kRope,
+  kHyperPre,
+  kHyperPost,
+  kHyperHead,
+  kCompress,
+  kSelectExperts,
+  kSwiglu,
+  kCombineExperts,
+  kEmbed,
+};
+std::string_view op_name(Op op);
+
+// What the kernel multiplies activations in. The tensors themselves are f32 on the CPU.
+enum class Activation : uint8_t { kF32, kBf16 };
+
+enum class ComputeUnit : uint8_t { kScalar, kSimd, kSimt, kTensorCore };
+std::string_view unit_name(ComputeUnit unit);
+
+struct Target {
+  device::DeviceKind kind = device::DeviceKind::kCpu;
+  device::IsaSet isa = 0;  // CPU: all of these bits are needed
+  int32_t sm_min = 0;      // CUDA
+  int32_t sm_max = 0;
+};
+
+// Zero means no limit.
+struct Limits {
+  int64_t m_max = 0;
+  int64_t n_multiple = 0;
+  int64_t k_multiple = 0;
+  int64_t k_max = 0;
+};
+
+enum class Status : uint8_t { kRuns, kCompiled, kPlanned };
+
+template <class Args>
+using Launcher = Result<void> (*)(const Args& args, device::Stream& stream);
+
+// One alternative per op; monostate where this build lacks the backend.
+using Launch = std::variant<std::monostate,
+                            Launcher<MatMulArgs>,
+                            Launcher<GroupedMatMulArgs>,
+                            Launcher<SparseAttentionArgs>,
+                            Launcher<IndexerScoreArgs>,
+                            Launcher<TopKArgs>,
+                            Launcher<RmsNormArgs>,
+                            Launcher<RopeArgs>,
+                            Launcher<HyperPreArgs>,
+                            Launcher<HyperPostArgs>,
+                            Launcher<HyperHeadArgs>,
+                            Launcher<CompressArgs>,
+                            Launcher<SelectExpertsArgs>,
+                            Launcher<SwigluArgs>,
+                            Launcher<CombineExpertsArgs>,
+                            Launcher<EmbedArgs>>;
+
+struct KernelInfo {
+  std::string_view name;  // op.weight.activation.target.unit[.variant]; parts that do not apply are left out
+  Op op = Op::kMatMul;
+  bool has_weight = false;
+  quant::Format weight = quant::Format::kF32;  // meaningful when has_weight
+  Activation activation = Activation::kF32;
+  ComputeUnit unit = ComputeUnit::kScalar;
+  Target target;
+  Limits limits;
+  PackedLayout layout = PackedLayout::kNone;
+  // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours, chunks or threads.
+  bool is_batch_invariant = true;
+  Status status = Status::kRuns;
+  std::string_view verified;  // device and date, or empty: not run on hardware
+  Launch launch;
+};
+
+// What has to be computed. Ops without weights put their row width (norms: features, attention: head_dim) in k.
+struct Problem {
+  Op op = Op::kMatMul;
+  bool has_weight = false;
+  quant::Format weight = quant::Format::kF32;
+  Activation activation = Activation::kF32;  // the coarsest that is allowed: kBf16 also admits kF32 kernels
+  int64_t m_max = 0;                         // 0: any
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+// Why a kernel does not take a problem, with values: "k 96, needs a multiple of 128".
+struct Refusal {
+  std::string_view kernel;
+  std::string reason;
+};
+
+struct Route {
+  const KernelInfo* kernel = nullptr;
+  std::vector<Refusal> refused;  // the rows of this op before it, most specialised first
+
+  // Launches through the record; the args type must be the op's.
+  template <class Args>
+  Result<void> launch(const Args& args, device::Stream& stream) const {
+    return std::get<Launcher<Args>>(kernel->launch)(args, stream);
+  }
+};
+
+struct RouteOptions {
+  bool deterministic = false;  // only batch-invariant kernels
+  std::string_view only;       // restrict to kernels whose name contains this text; empty: no restriction
+};
+
+// All rows of every backend, most specialised first, reference rows last.
+std::vector<const KernelInfo*> all_kernels();
+
+// Nothing when `kernel` takes `problem` on `device`.
+std::optional<Refusal> check(const KernelInfo& kernel, const Problem& problem, const device::DeviceInfo& device);
+
+// The first row that accepts. kUnsupported lists every refusal.
+Result<Route> route(const Problem& problem, const device::DeviceInfo& device, const RouteOptions& options = {});
+
+}  // namespace nibble::kernels
