@@ -1,0 +1,72 @@
+// The engine: requests in, outputs out. Owns the engine thread, which owns scheduler and cache; the
+// executor behind the ModelRunner owns the model. Public calls are safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/request.h"
+#include "models/model.h"
+#include "text/tokenizer.h"
+
+namespace nibble::engine {
+
+struct EngineConfig {
+  int32_t max_queued_requests = 256;
+  int32_t max_running_requests = 1;
+  int32_t max_context = 0;  // 0: the model's
+  int32_t prefill_chunk_tokens = 512;
+  std::vector<int32_t> eos_token_ids;
+};
+
+struct EngineStats {
+  int32_t num_running = 0;
+  int32_t num_queued = 0;
+  int32_t num_pages_used = 0;
+  int32_t num_pages_total = 0;
+  int64_t prompt_tokens_total = 0;
+  int64_t generation_tokens_total = 0;
+  int64_t requests_finished_total = 0;
+  int64_t requests_cancelled_total = 0;
+  int64_t requests_failed_total = 0;
+};
+
+class ModelRunner;
+
+class Engine final {
+ public:
+  // The tokenizer must outlive the engine.
+  static Result<std::unique_ptr<Engine>> create(const EngineConfig& config,
+                                                std::unique_ptr<ModelRunner> runner,
+                                                const text::Tokenizer& tokenizer,
+                                                const Clock& clock);
+  ~Engine();  // stops; unfinished requests end with kCancelled
+
+  const models::ModelInfo& model_info() const;
+  int32_t max_context() const;
+
+  // Validates (ids in the vocabulary, ranges, prompt + max_tokens against the context with reason
+  // "context_length_exceeded") and queues. kExhausted when the queue is full, kUnavailable when
+  // draining. After an error the sink is never called; after success it gets exactly one Output
+  // with `finish`.
+  Result<void> submit(Request request, OutputSink sink);
+  // Ends the request with kCancelled at the next step; unknown or finished ids are ignored.
+  void cancel(const std::string& request_id);
+
+  EngineStats stats() const;
+
+  // No new requests; returns when the accepted ones are done or at `deadline`, when the rest is
+  // cancelled.
+  void drain(TimePoint deadline);
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::engine

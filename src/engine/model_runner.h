@@ -1,0 +1,59 @@
+// Runs batches on a model. One of the program's six virtual seams: the real runner drives
+// models::Model on its executor thread, simulations put a scripted one in its place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "comm/communicator.h"
+#include "models/model.h"
+
+namespace nibble::engine {
+
+// What one sequence contributes to a step: a chunk of prefill or one token of decode.
+struct BatchItem {
+  SlotId slot;
+  std::vector<int32_t> token_ids;
+  int32_t start_position = 0;
+  std::span<const PageId> block_table;
+  bool wants_logits = false;      // of the last token
+  bool wants_all_logits = false;  // of every token (prompt logprobs)
+};
+
+struct Batch {
+  std::vector<BatchItem> items;
+};
+
+// Logits of the step, row-major, in item order; valid until the next step.
+struct StepResult {
+  TensorView logits;  // [rows, vocab_size] f32
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+  virtual const models::ModelInfo& info() const = 0;
+  virtual const std::vector<models::RoutedModule>& routed_modules() const = 0;
+  virtual int32_t num_slots() const = 0;
+  virtual int32_t num_pages() const = 0;
+  virtual int32_t max_tokens_per_step() const = 0;
+  virtual int64_t memory_bytes() const = 0;
+
+  virtual void reset_slot(SlotId slot) = 0;
+  virtual Result<void> truncate(SlotId slot, int32_t length) = 0;
+  virtual Result<std::vector<std::byte>> save_slot(SlotId slot) = 0;
+  virtual Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) = 0;
+  virtual Result<StepResult> step(const Batch& batch) = 0;
+};
+
+// Owns the model; `model` has its state reserved with `state`.
+Result<std::unique_ptr<ModelRunner>> make_model_runner(
+    std::unique_ptr<models::Model> model,
+    const models::StateOptions& state,
+    std::unique_ptr<comm::Communicator> communicator);
+
+}  // namespace nibble::engine

@@ -1,0 +1,85 @@
+// What a client asks for and what it gets back: plain values that cross threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace nibble::engine {
+
+struct SamplingParams {
+  float temperature = 1.0F;  // 0: greedy
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  int32_t top_k = 0;  // 0: all
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<uint64_t> seed;  // same seed, same prompt, same params: same tokens
+
+  int32_t max_tokens = 0;  // 0: up to the context
+  int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop_in_output = false;
+  bool skip_special_tokens = true;
+
+  bool logprobs = false;
+  int32_t top_logprobs = 0;  // alternatives per token, 0 to 20
+  bool prompt_logprobs = false;
+};
+
+struct Request {
+  std::string id;  // for logs and clients; unique among live requests
+  std::vector<int32_t> prompt_ids;
+  SamplingParams sampling;
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // descending
+};
+
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  int32_t cached_tokens = 0;
+};
+
+struct Finish {
+  FinishReason reason = FinishReason::kStop;
+  std::string matched_stop;         // the stop string, if one matched
+  int32_t matched_stop_token = -1;  // the stop id, if one matched
+  Error error;                      // meaningful for kError
+  Usage usage;
+  double queue_seconds = 0;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+};
+
+// A piece of output. `text` is valid UTF-8; tokens whose text is held back (an unfinished
+// character, a possible stop string) appear before their text does. Exactly one output of a request
+// carries `finish`, and it is the last.
+struct Output {
+  std::vector<int32_t> token_ids;
+  std::string text;
+  std::vector<TokenLogprob> logprobs;  // one per token id when asked for
+  std::vector<TokenLogprob>
+      prompt_logprobs;  // once, with the first output; the first prompt token has none
+  std::optional<Finish> finish;
+};
+
+// Called on the engine thread, in order; must not block and must not call back into the engine.
+using OutputSink = std::function<void(Output&&)>;
+
+}  // namespace nibble::engine
