@@ -42,6 +42,8 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 add_library(xxhash ALIAS PkgConfig::xxhash)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+add_library(utf8proc ALIAS PkgConfig::utf8proc)
 pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 add_library(prometheus ALIAS PkgConfig::prometheus)
 

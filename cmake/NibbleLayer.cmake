@@ -37,6 +37,7 @@ function(add_layer)
     target_link_libraries(${ARG_NAME}_test PRIVATE ${target} GTest::gmock GTest::gtest GTest::gtest_main)
     target_compile_definitions(${ARG_NAME}_test PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                                         NIBBLE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    add_dependencies(${ARG_NAME}_test test_data)
     gtest_discover_tests(${ARG_NAME}_test DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${ARG_NAME})
   endif()
 endfunction()

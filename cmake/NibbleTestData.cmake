@@ -1,0 +1,21 @@
+# Large test data is tracked compressed: tests/data/<area>/<file>.zst unpacks to <build>/testdata/<area>/<file>.
+# Depend on the target test_data; layer tests do so by themselves.
+find_program(NIBBLE_ZSTD zstd REQUIRED)
+file(GLOB_RECURSE packed_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/data/*.zst)
+set(unpacked_files)
+foreach(packed IN LISTS packed_files)
+  file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/tests/data ${packed})
+  string(REGEX REPLACE "\\.zst$" "" name ${name})
+  set(unpacked ${CMAKE_BINARY_DIR}/testdata/${name})
+  get_filename_component(folder ${unpacked} DIRECTORY)
+  add_custom_command(
+    OUTPUT ${unpacked}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
+    COMMAND ${NIBBLE_ZSTD} -d -q -f ${packed} -o ${unpacked}
+    COMMAND ${CMAKE_COMMAND} -E touch ${unpacked}  # zstd copies the packed file's time
+    DEPENDS ${packed}
+    COMMENT "Unpacking ${name}"
+    VERBATIM)
+  list(APPEND unpacked_files ${unpacked})
+endforeach()
+add_custom_target(test_data DEPENDS ${unpacked_files})
