@@ -35,12 +35,12 @@ const AddedToken* AddedTokenMatcher::longest_prefix(std::string_view text) const
       ++first;
     }
     if (length == text.size()) break;
-    const auto narrowed = std::ranges::equal_range(
-        first, last, static_cast<uint8_t>(text[length]), {}, [&](const AddedToken& t) {
-          return static_cast<uint8_t>(t.content[length]);
-        });
-    first = narrowed.begin();
-    last = narrowed.end();
+    const auto byte = static_cast<uint8_t>(text[length]);
+    const auto byte_of = [length](const AddedToken& token) {
+      return static_cast<uint8_t>(token.content[length]);
+    };
+    first = std::partition_point(first, last, [&](const auto& t) { return byte_of(t) < byte; });
+    last = std::partition_point(first, last, [&](const auto& t) { return byte_of(t) == byte; });
   }
   return longest;
 }
