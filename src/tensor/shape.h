@@ -21,6 +21,12 @@ class Shape final {
 
   int32_t rank() const { return rank_; }
   int64_t operator[](int32_t i) const { return dims_[static_cast<size_t>(i)]; }
+  // The same shape with dimension `i` replaced.
+  Shape with(int32_t i, int64_t dim) const {
+    Shape shape = *this;
+    shape.dims_[static_cast<size_t>(i)] = dim;
+    return shape;
+  }
   std::span<const int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
 
   // Product of the dimensions; the checked form reports overflow for shapes from outside.

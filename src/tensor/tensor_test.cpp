@@ -36,5 +36,17 @@ TEST(TensorView, SlicesRows) {
   EXPECT_FALSE(view.is_contiguous());
 }
 
+TEST(TensorView, SlicesColumnsAndKeepsRowSpacing) {
+  float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const TensorView view = TensorView::contiguous(data, DType::kF32, {3, 4});
+  const TensorView right = view.columns(2, 2);
+  EXPECT_EQ(right.shape, (Shape{3, 2}));
+  EXPECT_FALSE(right.is_contiguous());
+  EXPECT_EQ(right.row<float>(2)[1], 11);
+  const TensorView heads = right.reshaped({3, 2, 1});
+  EXPECT_EQ(heads.row<float>(1)[0], 6);
+  EXPECT_EQ(view.reshaped({6, 2}).row<float>(5)[1], 11);
+}
+
 }  // namespace
 }  // namespace nibble

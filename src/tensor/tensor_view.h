@@ -49,6 +49,10 @@ struct TensorView {
   }
   // Rows [begin, begin + count).
   TensorView rows(int64_t begin, int64_t count) const;
+  // Columns [begin, begin + count) of a matrix; rows keep their spacing.
+  TensorView columns(int64_t begin, int64_t count) const;
+  // The same elements in another shape. A view whose rows are spaced keeps its outermost dimension.
+  TensorView reshaped(Shape new_shape) const;
 };
 
 // What a checkpoint header says of one tensor; no bytes attached.
