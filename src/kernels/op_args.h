@@ -91,9 +91,9 @@ struct HyperHeadArgs {
 // The keys one query token sees, as rows of two pools; summed window first, then entries, in list order.
 struct KeySet {
   const void* window = nullptr;  // rows of d elements of the pool's dtype
-  std::span<const int32_t> window_rows;
+  std::span<const int32_t> window_rows = {};
   const void* entries = nullptr;
-  std::span<const int32_t> entry_rows;
+  std::span<const int32_t> entry_rows = {};
 };
 
 // Multi-query attention where each key row is also the value (spec 3.4 Core): one softmax over window and entries,
@@ -149,7 +149,7 @@ struct SelectExpertsArgs {
   TensorView logits;                          // [m, N] f32
   const float* bias = nullptr;                // [N]; null for hash layers
   const int32_t* token_to_experts = nullptr;  // [vocab, k]; null for score layers
-  std::span<const int32_t> token_ids;         // [m]; used by hash layers
+  std::span<const int32_t> token_ids = {};         // [m]; used by hash layers
   bool reuse_ids = false;                     // true: `ids` is input (replayed decisions), only weights are computed
   float routed_scaling_factor = 1;
   TensorView ids;      // [m, k] i32

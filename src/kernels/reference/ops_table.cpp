@@ -1,0 +1,36 @@
+#include "kernels/reference/ops_launchers.h"
+
+namespace nibble::kernels {
+namespace {
+
+constexpr KernelInfo row(std::string_view name, Op op, Launch launch) {
+  KernelInfo info;
+  info.name = name;
+  info.op = op;
+  info.launch = launch;
+  return info;
+}
+
+// clang-format off
+constexpr KernelInfo kTable[] = {
+    row("sparse_attention.cpu.scalar", Op::kSparseAttention, &reference::sparse_attention),
+    row("indexer_score.cpu.scalar", Op::kIndexerScore, &reference::indexer_score),
+    row("top_k.cpu.scalar", Op::kTopK, &reference::top_k),
+    row("rms_norm.cpu.scalar", Op::kRmsNorm, &reference::rms_norm),
+    row("rope.cpu.scalar", Op::kRope, &reference::rope),
+    row("hyper_pre.cpu.scalar", Op::kHyperPre, &reference::hyper_pre),
+    row("hyper_post.cpu.scalar", Op::kHyperPost, &reference::hyper_post),
+    row("hyper_head.cpu.scalar", Op::kHyperHead, &reference::hyper_head),
+    row("compress.cpu.scalar", Op::kCompress, &reference::compress),
+    row("select_experts.cpu.scalar", Op::kSelectExperts, &reference::select_experts),
+    row("swiglu.cpu.scalar", Op::kSwiglu, &reference::swiglu),
+    row("combine_experts.cpu.scalar", Op::kCombineExperts, &reference::combine_experts),
+    row("embed.cpu.scalar", Op::kEmbed, &reference::embed),
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const KernelInfo> reference_ops_kernels() { return kTable; }
+
+}  // namespace nibble::kernels
