@@ -9,7 +9,8 @@
 
 namespace nibble::device {
 
-// Host memory aligned to 64 bytes (one cache line, one AVX-512 vector), zero-filled. Large buffers ask for huge pages.
+// Host memory aligned to 64 bytes (one cache line, one AVX-512 vector), zero-filled. Large buffers
+// ask for huge pages.
 class Buffer final {
  public:
   Buffer() = default;
