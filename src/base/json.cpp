@@ -1,6 +1,9 @@
 #include "base/json.h"
 
 #include <fmt/format.h>
+
+// Without exceptions every result of simdjson must be looked at to compile.
+#define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
 #include <xxhash.h>
 
@@ -34,6 +37,19 @@ bool is_integral_token(std::string_view token) {
   if (!token.empty() && token.front() == '-') token.remove_prefix(1);
   if (token.empty() || (token.size() > 1 && token.front() == '0')) return false;
   return std::all_of(token.begin(), token.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// `byte` is a quote, a backslash or a control character below 0x20.
+void append_escape(std::string& out, uint8_t byte) {
+  constexpr std::string_view kByte = "\"\\\n\r\t\b\f";
+  constexpr std::string_view kLetter = "\"\\nrtbf";
+  const size_t at = kByte.find(static_cast<char>(byte));
+  if (at == std::string_view::npos) {
+    out += fmt::format("\\u{:04x}", byte);
+  } else {
+    out += '\\';
+    out += kLetter[at];
+  }
 }
 
 // One pass over simdjson's on-demand iterator into our document.
@@ -91,7 +107,8 @@ class Builder final {
       std::string owned_key(key);  // the view dies when the value is read
       TRY_ASSIGN(Value value, build(field.value(), depth + 1));
       if (!out.insert(owned_key, std::move(value))) {
-        return invalid_argument(fmt::format("JSON: duplicate key \"{}\"", escape_for_display(owned_key)));
+        return invalid_argument(
+            fmt::format("JSON: duplicate key \"{}\"", escape_for_display(owned_key)));
       }
     }
     return Value(std::move(out));
@@ -128,7 +145,8 @@ class Builder final {
     }
     if (is_integral_token(token)) {
       Integer integer{std::string(token)};
-      double ignored = 0;  // reading it moves the iterator on; as a double, any length of token is accepted
+      double ignored =
+          0;  // reading it moves the iterator on; as a double, any length of token is accepted
       if (const auto fault = source.get_double().get(ignored)) return syntax(fault);
       return Value(std::move(integer));
     }
@@ -147,11 +165,15 @@ class Builder final {
 
   template <class Source>
   Result<Value> build_null(Source& source) {
-    if (!source.is_null()) return syntax(simdjson::N_ATOM_ERROR);
+    bool is_null = false;
+    if (const auto fault = source.is_null().get(is_null)) return syntax(fault);
+    if (!is_null) return syntax(simdjson::N_ATOM_ERROR);
     return Value();
   }
 
-  static std::string_view raw_token(simdjson::ondemand::value& source) { return source.raw_json_token(); }
+  static std::string_view raw_token(simdjson::ondemand::value& source) {
+    return source.raw_json_token();
+  }
   static std::string_view raw_token(simdjson::ondemand::document& source) {
     std::string_view token;
     return source.raw_json_token().get(token) ? std::string_view() : token;
@@ -195,7 +217,8 @@ void Object::set(std::string key, Value value) {
 }
 
 bool Object::erase(std::string_view key) {
-  const auto it = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.key == key; });
+  const auto it =
+      std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.key == key; });
   if (it == members_.end()) return false;
   members_.erase(it);
   rebuild_index();
@@ -223,7 +246,8 @@ void Object::rebuild_index() {
   size_t capacity = 32;
   while (capacity < members_.size() * 4) capacity *= 2;
   index_.assign(capacity, 0);
-  for (size_t i = 0; i < members_.size(); ++i) index_[probe(members_[i].key)] = static_cast<uint32_t>(i + 1);
+  for (size_t i = 0; i < members_.size(); ++i)
+    index_[probe(members_[i].key)] = static_cast<uint32_t>(i + 1);
 }
 
 // The slot that holds `key`, or the empty slot where it belongs. The table is at most half full.
@@ -294,10 +318,13 @@ Result<Value> parse(std::string_view text, const Limits& limits) {
     return invalid_argument(
         fmt::format("JSON: {} bytes, expected at most {}", text.size(), limits.max_bytes));
   }
-  if (text.starts_with("\xEF\xBB\xBF")) return invalid_argument("JSON: starts with a byte order mark");
+  if (text.starts_with("\xEF\xBB\xBF"))
+    return invalid_argument("JSON: starts with a byte order mark");
   simdjson::ondemand::parser parser;
-  // Our own depth check comes first; simdjson's array of open containers gets the same bound plus slack.
-  if (const auto fault = parser.allocate(std::max<size_t>(text.size(), 64), static_cast<size_t>(limits.max_depth) + 8)) {
+  // Our own depth check comes first; simdjson's array of open containers gets the same bound plus
+  // slack.
+  if (const auto fault = parser.allocate(std::max<size_t>(text.size(), 64),
+                                         static_cast<size_t>(limits.max_depth) + 8)) {
     return Builder::syntax(fault);
   }
   const simdjson::padded_string padded(text);
@@ -315,7 +342,8 @@ Result<Value> parse(std::string_view text, const Limits& limits) {
 std::string python_repr(double value) {
   CHECK(std::isfinite(value));
   char buffer[64];
-  const auto [end, fault] = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  const auto [end, fault] =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
   CHECK(fault == std::errc());
   std::string_view text(buffer, static_cast<size_t>(end - buffer));  // [-]d[.ddd]e[+-]xx
   std::string out;
@@ -336,47 +364,30 @@ std::string python_repr(double value) {
     out += fmt::format("e{}{:02d}", exponent < 0 ? '-' : '+', std::abs(exponent));
     return out;
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   const auto point = static_cast<size_t>(exponent) + 1;
   if (digits.size() <= point) return out + digits + std::string(point - digits.size(), '0') + ".0";
   return out + digits.substr(0, point) + '.' + digits.substr(point);
 }
 
 void append_quoted(std::string& out, std::string_view text) {
-  if (!is_valid_utf8(text)) return append_quoted(out, replace_invalid_utf8(text));
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
+  append_escaped(out, text);
+  out += '"';
+}
+
+void append_escaped(std::string& out, std::string_view text) {
+  if (!is_valid_utf8(text)) return append_escaped(out, replace_invalid_utf8(text));
+  size_t copied = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+    out += text.substr(copied, i - copied);
+    append_escape(out, byte);
+    copied = i + 1;
   }
-  out += '"';
+  out += text.substr(copied);
 }
 
 void dump_to(std::string& out, const Value& value, Style style) {

@@ -1,5 +1,6 @@
-// JSON documents of requests, prompts and configs: ordered, bounded, and printed the way the prompt format wants.
-// Integral numbers keep their token verbatim; floats print by Python's repr rule. Parsing is simdjson's, in json.cpp.
+// JSON documents of requests, prompts and configs: ordered, bounded, and printed the way the prompt
+// format wants. Integral numbers keep their token verbatim; floats print by Python's repr rule.
+// Parsing is simdjson's, in json.cpp.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +50,8 @@ class Object final {
   size_t probe(std::string_view key) const;
 
   std::vector<Member> members_;
-  std::vector<uint32_t> index_;  // open addressing, member index + 1; empty while the object is small
+  // Open addressing, member index + 1; empty while the object is small.
+  std::vector<uint32_t> index_;
 };
 
 // An integral number as written, e.g. "-12" or "184467440737095516150".
@@ -61,22 +63,23 @@ enum class Kind { kNull, kBool, kInteger, kFloat, kString, kArray, kObject };
 
 class Value final {
  public:
-  Value() = default;  // null
-  Value(std::nullptr_t) {}                                          // NOLINT
-  Value(bool v) : data_(v) {}                                       // NOLINT
-  Value(int32_t v) : data_(Integer{std::to_string(v)}) {}           // NOLINT
-  Value(int64_t v) : data_(Integer{std::to_string(v)}) {}           // NOLINT
-  Value(uint64_t v) : data_(Integer{std::to_string(v)}) {}          // NOLINT
-  Value(double v) : data_(v) {}                                     // NOLINT
-  Value(Integer v) : data_(std::move(v)) {}                         // NOLINT
-  Value(const char* v) : data_(std::string(v)) {}                   // NOLINT
-  Value(std::string_view v) : data_(std::string(v)) {}              // NOLINT
-  Value(std::string v) : data_(std::move(v)) {}                     // NOLINT
-  Value(Array v) : data_(std::move(v)) {}                           // NOLINT
-  Value(Object v) : data_(std::move(v)) {}                          // NOLINT
+  Value() = default;                                        // null
+  Value(std::nullptr_t) {}                                  // NOLINT
+  Value(bool v) : data_(v) {}                               // NOLINT
+  Value(int32_t v) : data_(Integer{std::to_string(v)}) {}   // NOLINT
+  Value(int64_t v) : data_(Integer{std::to_string(v)}) {}   // NOLINT
+  Value(uint64_t v) : data_(Integer{std::to_string(v)}) {}  // NOLINT
+  Value(double v) : data_(v) {}                             // NOLINT
+  Value(Integer v) : data_(std::move(v)) {}                 // NOLINT
+  Value(const char* v) : data_(std::string(v)) {}           // NOLINT
+  Value(std::string_view v) : data_(std::string(v)) {}      // NOLINT
+  Value(std::string v) : data_(std::move(v)) {}             // NOLINT
+  Value(Array v) : data_(std::move(v)) {}                   // NOLINT
+  Value(Object v) : data_(std::move(v)) {}                  // NOLINT
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
-  const char* kind_name() const;  // "null", "boolean", "integer", "number", "string", "array", "object"
+  // "null", "boolean", "integer", "number", "string", "array", "object".
+  const char* kind_name() const;
   bool is_null() const { return kind() == Kind::kNull; }
   bool is_string() const { return kind() == Kind::kString; }
   bool is_array() const { return kind() == Kind::kArray; }
@@ -111,23 +114,25 @@ Object make_object(std::vector<Member> members);
 
 struct Limits {
   int32_t max_depth = 64;
-  int64_t max_nodes = 1'000'000;   // values, containers included
+  int64_t max_nodes = 1'000'000;  // values, containers included
   int64_t max_bytes = 64 << 20;
 };
 
-// Parses one JSON text (RFC 8259, UTF-8). kInvalidArgument names the fault: syntax, depth, node or byte cap,
-// duplicate key, invalid UTF-8, number outside the double range.
+// Parses one JSON text (RFC 8259, UTF-8). kInvalidArgument names the fault: syntax, depth, node or
+// byte cap, duplicate key, invalid UTF-8, number outside the double range.
 Result<Value> parse(std::string_view text, const Limits& limits = {});
 
 enum class Style {
-  kPython,   // ", " and ": ": the form of Python's json.dumps(ensure_ascii=False), which prompts use
+  kPython,  // ", " and ": ": the form of Python's json.dumps(ensure_ascii=False), which prompts use
   kCompact,  // "," and ":": HTTP bodies
 };
 
 std::string dump(const Value& value, Style style);
 void dump_to(std::string& out, const Value& value, Style style);
-// Appends `text` as a JSON string with quotes. Ill-formed UTF-8 becomes U+FFFD.
+// Appends `text` as a JSON string with quotes, or as the inside of one. Ill-formed UTF-8 becomes
+// U+FFFD.
 void append_quoted(std::string& out, std::string_view text);
+void append_escaped(std::string& out, std::string_view text);
 // Python's repr of a finite float: shortest round trip, "1.0", "1e-05", "1e+16".
 std::string python_repr(double value);
 

@@ -36,7 +36,8 @@ TEST(Json, EscapesLikePythonWithoutAscii) {
 TEST(Json, FindsDuplicatesInSmallAndLargeObjects) {
   EXPECT_FALSE(parse(R"({"a":1,"a":2})").ok());
   std::string large = "{";
-  for (int i = 0; i < 80'000; ++i) large += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  for (int i = 0; i < 80'000; ++i)
+    large += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
   auto good = parse(large + "\"end\":0}");
   ASSERT_TRUE(good.ok()) << good.error().message;
   EXPECT_EQ(good->find("k79999")->as_int64(), 79'999);
@@ -53,12 +54,79 @@ TEST(Json, BoundsDepthNodesAndBytes) {
 }
 
 TEST(Json, RejectsWhatRfc8259Rejects) {
-  for (const char* bad :
-       {"", " ", "{", "[1,]", "{\"a\":}", "01", "-", "1.", "1e", "1e999", "nul", "tru", "truex", "nullx", "[1] 2",
-        "\"\xff\"", "\"\\ud800\"", "\"\n\"", "{'a':1}", "NaN", "[1 2]", "{\"a\" 1}", "\xEF\xBB\xBF{}", "+1", ".5",
-        "[01]", "[-01]", "[1x]"}) {
+  for (const char* bad : {"",
+                          " ",
+                          "{",
+                          "[1,]",
+                          "{\"a\":}",
+                          "01",
+                          "-",
+                          "1.",
+                          "1e",
+                          "1e999",
+                          "nul",
+                          "tru",
+                          "truex",
+                          "nullx",
+                          "[1] 2",
+                          "\"\xff\"",
+                          "\"\\ud800\"",
+                          "\"\n\"",
+                          "{'a':1}",
+                          "NaN",
+                          "[1 2]",
+                          "{\"a\" 1}",
+                          "\xEF\xBB\xBF{}",
+                          "+1",
+                          ".5",
+                          "[01]",
+                          "[-01]",
+                          "[1x]",
+                          "n",
+                          "[n]",
+                          "[nul]",
+                          "[nulll]",
+                          "{\"a\":nil}",
+                          "[tru]",
+                          "[truee]",
+                          "1 2",
+                          "1x",
+                          "\"a\" \"b\"",
+                          "[1,,2]",
+                          "[,1]",
+                          "{,}",
+                          "{\"a\":1,}",
+                          "{1:2}",
+                          "{\"a\"}",
+                          "]",
+                          "[}",
+                          "{]",
+                          "[\"\\x\"]",
+                          "[\"\\u12g4\"]",
+                          "[\"\\udc00\"]",
+                          "[-]",
+                          "[1e+]",
+                          "[.5]",
+                          "[0x1]",
+                          "[1_000]",
+                          "[Infinity]",
+                          "\"a",
+                          "[\"\x01\"]",
+                          "[\"\\ud800\\u0041\"]",
+                          "[1]]",
+                          "{}}",
+                          "[\xC0\x80]",
+                          "[\"\xED\xA0\x80\"]"}) {
     EXPECT_FALSE(parse(bad).ok()) << bad;
   }
+}
+
+TEST(Json, EscapesTheInsideOfAString) {
+  std::string out;
+  append_escaped(out, "a\"\\\n\x1f\xc3\xa9\xff");
+  EXPECT_EQ(out, "a\\\"\\\\\\n\\u001f\xc3\xa9\xef\xbf\xbd");
+  append_quoted(out = "", "a\"");
+  EXPECT_EQ(out, "\"a\\\"\"");
 }
 
 TEST(Json, SetAndEraseKeepOrder) {
