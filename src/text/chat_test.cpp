@@ -175,14 +175,15 @@ TEST(Chat, RendersToolsAndCallsAsOfficialTest1) {
 
 TEST(Chat, RendersTheToolPromptOfTheBundledModel) {
   Message message = system("You are a helpful assistant.");
-  for (
-      const char* tool :
-      {R"({"name":"get_weather","description":"Get the current weather for a city.",)"
-       R"("parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}})",
-       R"({"name":"get_time","description":"Get the current time in a city.",)"
-       R"("parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}})",
-       R"({"name":"add","description":"Add two numbers.","parameters":{"type":"object",)"
-       R"("properties":{"a":{"type":"number"},"b":{"type":"number"}},"required":["a","b"]}})"}) {
+  for (const char* tool :
+       {R"({"name":"get_weather","description":"Get the current weather for a city.",)"
+        R"("parameters":{"type":"object","properties":{"city":)"
+        R"({"type":"string"}},"required":["city"]}})",
+        R"({"name":"get_time","description":"Get the current time in a city.",)"
+        R"("parameters":{"type":"object","properties":{"city":)"
+        R"({"type":"string"}},"required":["city"]}})",
+        R"({"name":"add","description":"Add two numbers.","parameters":{"type":"object",)"
+        R"("properties":{"a":{"type":"number"},"b":{"type":"number"}},"required":["a","b"]}})"}) {
     message.tools.push_back(parse_json(tool));
   }
   EXPECT_EQ(render({message, user("What is the weather in Rome?")}, kChatMode),
