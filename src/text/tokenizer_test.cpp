@@ -1,12 +1,19 @@
 #include "text/tokenizer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/json.h"
-#include "text/detokenizer.h"
+#include <random>
+
+#include "base/utf8.h"
+#include "text/tokenizer_json.h"
+#include "text/tokenizer_testing.h"
 
 namespace nibble::text {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const Path kSourceDir = NIBBLE_SOURCE_DIR;
 const Path kUnpackedDir = Path(NIBBLE_BINARY_DIR) / "testdata/tokenizer";
@@ -71,6 +78,174 @@ TEST(Tokenizer, EncodesAndDecodesEveryTinyV4Vector) { expect_vectors(tiny_v4(), 
 
 TEST(Tokenizer, EncodesAndDecodesEveryDeepSeekV3Vector) {
   expect_vectors(deepseek_v3(), "deepseek_v3.json");
+}
+
+const Tokenizer& minimal() {
+  static const auto tokenizer = *parse_tokenizer(
+      json::dump(testing::minimal_tokenizer(), json::Style::kCompact), "tokenizer.json");
+  return *tokenizer;
+}
+
+std::vector<int32_t> encode(const Tokenizer& tokenizer,
+                            std::string_view text,
+                            const std::vector<ByteRange>& special_ranges) {
+  const auto ids = tokenizer.encode(text, special_ranges);
+  CHECK(ids.ok()) << ids.error().message;
+  return *ids;
+}
+
+std::string decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  const auto text = tokenizer.decode(ids);
+  CHECK(text.ok()) << text.error().message;
+  return *text;
+}
+
+TEST(Tokenizer, KnowsItsAddedTokens) {
+  EXPECT_EQ(deepseek_v3().vocab_size(), 128815);
+  EXPECT_EQ(deepseek_v3().added_token("<\uFF5CUser\uFF5C>"), 128803);
+  EXPECT_EQ(deepseek_v3().token_bytes(128804), "<\uFF5CAssistant\uFF5C>");
+  EXPECT_EQ(deepseek_v3().added_token("User"), std::nullopt);
+  EXPECT_TRUE(deepseek_v3().is_special(0));
+  EXPECT_FALSE(deepseek_v3().is_special(128814));  // <tool sep> is added, but not special
+  EXPECT_FALSE(deepseek_v3().is_special(3));
+  EXPECT_FALSE(deepseek_v3().is_special(-1));
+  EXPECT_EQ(deepseek_v3().token_bytes(128815), "");
+  EXPECT_EQ(deepseek_v3().token_bytes(-1), "");
+  EXPECT_EQ(tiny_v4().vocab_size(), 4096);
+}
+
+TEST(Tokenizer, MatchesAddedTokensOnlyInsideSpecialRanges) {
+  const std::string user = "<\uFF5CUser\uFF5C>";
+  const int32_t user_id = *tiny_v4().added_token(user);
+  const std::string text = user + "say " + user;
+  const auto plain = encode(tiny_v4(), text, {});
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), user_id), 0);
+  EXPECT_EQ(decode(tiny_v4(), plain), text);
+
+  const auto first_only = encode(tiny_v4(), text, {{0, user.size()}});
+  EXPECT_EQ(first_only[0], user_id);
+  EXPECT_EQ(std::count(first_only.begin(), first_only.end(), user_id), 1);
+  EXPECT_EQ(decode(tiny_v4(), first_only), text);
+
+  const auto cut_short =
+      encode(tiny_v4(), text, {{0, user.size() - 1}, {user.size() - 1, text.size()}});
+  EXPECT_EQ(cut_short.back(), user_id);
+  EXPECT_EQ(std::count(cut_short.begin(), cut_short.end(), user_id), 1);
+}
+
+TEST(Tokenizer, TakesTheLeftmostThenTheLongestAddedTokenThatFits) {
+  EXPECT_THAT(encode(minimal(), "<s>>", {{0, 4}}), ElementsAre(259));
+  EXPECT_THAT(encode(minimal(), "<s>>", {{0, 3}}), ElementsAre(258, '>'));
+  EXPECT_THAT(encode(minimal(), "<s<s>", {{0, 5}}), ElementsAre('<', 's', 258));
+  EXPECT_THAT(encode(minimal(), "<n><s><n>", {{0, 9}}), ElementsAre(260, 258, 260));
+}
+
+TEST(Tokenizer, PiecesRunAcrossTheBordersOfSpecialRanges) {
+  EXPECT_THAT(encode(minimal(), "abab", {{0, 1}, {1, 3}}), ElementsAre(257));
+}
+
+TEST(Tokenizer, MatchesNormalizedAddedTokensInWhatTheOthersLeave) {
+  json::Value root = testing::minimal_tokenizer();
+  const auto set_content = [&](size_t index, const char* content) {
+    (*root.as_object()->find("added_tokens")->as_array())[index].as_object()->set("content",
+                                                                                  content);
+  };
+  set_content(0, "bc");
+  set_content(2, "ab");
+  root.as_object()->find("model")->as_object()->find("vocab")->as_object()->erase("ab");
+  root.as_object()->find("model")->as_object()->find("vocab")->as_object()->erase("abab");
+  root.as_object()->find("model")->as_object()->set("merges", json::Array{});
+  const auto tokenizer = parse_tokenizer(json::dump(root, json::Style::kCompact), "tokenizer.json");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_THAT(encode(**tokenizer, "abcab", {{0, 5}}), ElementsAre('a', 258, 260));
+}
+
+TEST(Tokenizer, RefusesInvalidUtf8AndNamesThePlace) {
+  for (const char* text :
+       {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80", "ab\xC0\x80"}) {
+    const auto ids = tiny_v4().encode(text, {});
+    ASSERT_FALSE(ids.ok());
+    EXPECT_EQ(ids.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(ids.error().message, HasSubstr("at byte 2"));
+  }
+}
+
+TEST(Tokenizer, RefusesToDecodeIdsOutsideTheVocabulary) {
+  for (const int32_t id : {-1, 4096, INT32_MAX, INT32_MIN}) {
+    const auto text = tiny_v4().decode({&id, 1});
+    ASSERT_FALSE(text.ok());
+    EXPECT_EQ(text.error().code, Errc::kInvalidArgument);
+  }
+}
+
+TEST(Tokenizer, LoadsFromADirectoryAndReportsAMissingFile) {
+  const auto tokenizer = load_tokenizer(kSourceDir / "models/tiny-v4");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_EQ((*tokenizer)->vocab_size(), 4096);
+  const auto missing = load_tokenizer(kSourceDir / "models");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, Errc::kNotFound);
+}
+
+char32_t random_code_point(std::mt19937& random) {
+  constexpr uint32_t kCeilings[] = {0x80, 0x80, 0x800, 0x3100, 0xD800, 0x110000};
+  while (true) {
+    const auto c = static_cast<char32_t>(random() % kCeilings[random() % std::size(kCeilings)]);
+    if (c < 0xD800 || c > 0xDFFF) return c;
+  }
+}
+
+TEST(Tokenizer, DecodesWhatItEncodedForRandomText) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 2'000; ++i) {
+    std::string text;
+    for (size_t length = random() % 60; length > 0; --length)
+      append_utf8(text, random_code_point(random));
+    ASSERT_EQ(decode(tiny_v4(), encode(tiny_v4(), text, {})), text);
+    ASSERT_EQ(decode(deepseek_v3(), encode(deepseek_v3(), text, {{0, text.size()}})), text);
+  }
+}
+
+// The whole path against the oracles, with the 128k vocabulary's real merges.
+TEST(Tokenizer, AgreesWithNaivePiecesAndNaiveMerges) {
+  const auto spec = parse_tokenizer_json(read_text(kUnpackedDir / "deepseek_v3_tokenizer.json"),
+                                         "tokenizer.json");
+  ASSERT_TRUE(spec.ok()) << spec.error().message;
+  const testing::NaiveBpe naive(spec->byte_tokens, spec->merges);
+  std::mt19937 random(5);
+  constexpr std::string_view kLetters = "etaoinshrdlu etaoin\n-=_.0";
+  for (int i = 0; i < 500; ++i) {
+    std::string text;
+    for (size_t length = random() % 200; length > 0; --length) {
+      if (random() % 16 == 0) append_utf8(text, random_code_point(random));
+      text.append(1 + (random() % 8 == 0 ? random() % 30 : 0),
+                  kLetters[random() % kLetters.size()]);
+    }
+    std::vector<int32_t> expected;
+    for (const std::string& piece : testing::naive_pieces(text)) {
+      const auto ids = naive.encode(piece);
+      expected.insert(expected.end(), ids.begin(), ids.end());
+    }
+    ASSERT_EQ(encode(deepseek_v3(), text, {}), expected) << escape_for_display(text);
+  }
+}
+
+std::string repeated(std::string_view unit, size_t num_bytes) {
+  std::string text;
+  while (text.size() < num_bytes) text += unit;
+  return text;
+}
+
+// A quadratic merge or scan would need minutes here.
+TEST(Tokenizer, CopesWithHostileRepetition) {
+  constexpr size_t kBytes = 1 << 20;
+  for (const char* unit :
+       {"a",          " ",  "\u0301", "\n",   " \n", "\t ",     "a\u0301",           "\u4E2D",
+        "\u30FB",     "1",  "!",      "\x01", "<",   "<\uFF5C", "<\uFF5CUser\uFF5C", "\u200D",
+        "\U0001F680", "ab", "\u00A0", "\r\n "}) {
+    const std::string text = repeated(unit, kBytes);
+    EXPECT_EQ(decode(deepseek_v3(), encode(deepseek_v3(), text, {{0, text.size()}})), text);
+  }
 }
 
 }  // namespace
