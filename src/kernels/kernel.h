@@ -1,5 +1,6 @@
-// A kernel is declared once, as a row of a constexpr table. The router, plan, the benchmarks, the differential test,
-// docs/kernel-table.md and --kernel all read that row; nothing else states what a kernel can do.
+// A kernel is declared once, as a row of a constexpr table. The router, plan, the benchmarks, the
+// differential test, docs/kernel-table.md and --kernel all read that row; nothing else states what
+// a kernel can do.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ std::string_view op_name(Op op);
 
 // What the kernel multiplies activations in. The tensors themselves are f32 on the CPU.
 enum class Activation : uint8_t { kF32, kBf16 };
+std::string_view activation_name(Activation activation);
 
 enum class ComputeUnit : uint8_t { kScalar, kSimd, kSimt, kTensorCore };
 std::string_view unit_name(ComputeUnit unit);
@@ -48,6 +50,7 @@ struct Target {
   int32_t sm_min = 0;      // CUDA
   int32_t sm_max = 0;
 };
+std::string target_name(const Target& target);  // "cpu", "avx2", "sm_90"
 
 // Zero means no limit.
 struct Limits {
@@ -58,6 +61,7 @@ struct Limits {
 };
 
 enum class Status : uint8_t { kRuns, kCompiled, kPlanned };
+std::string_view status_name(Status status);
 
 template <class Args>
 using Launcher = Result<void> (*)(const Args& args, device::Stream& stream);
@@ -81,29 +85,33 @@ using Launch = std::variant<std::monostate,
                             Launcher<EmbedArgs>>;
 
 struct KernelInfo {
-  std::string_view name;  // op.weight.activation.target.unit[.variant]; parts that do not apply are left out
+  std::string_view
+      name;  // op.weight.activation.target.unit[.variant]; parts that do not apply are left out
   Op op = Op::kMatMul;
   bool has_weight = false;
   quant::Format weight = quant::Format::kF32;  // meaningful when has_weight
   Activation activation = Activation::kF32;
   ComputeUnit unit = ComputeUnit::kScalar;
-  Target target;
-  Limits limits;
+  Target target = {};
+  Limits limits = {};
   PackedLayout layout = PackedLayout::kNone;
-  // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours, chunks or threads.
+  // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours,
+  // chunks or threads.
   bool is_batch_invariant = true;
   Status status = Status::kRuns;
-  std::string_view verified;  // device and date, or empty: not run on hardware
-  Launch launch;
+  std::string_view verified = {};  // device and date, or empty: not run on hardware
+  Launch launch = {};
 };
 
-// What has to be computed. Ops without weights put their row width (norms: features, attention: head_dim) in k.
+// What has to be computed. Ops without weights put their row width (norms: features, attention:
+// head_dim) in k.
 struct Problem {
   Op op = Op::kMatMul;
   bool has_weight = false;
   quant::Format weight = quant::Format::kF32;
-  Activation activation = Activation::kF32;  // the coarsest that is allowed: kBf16 also admits kF32 kernels
-  int64_t m_max = 0;                         // 0: any
+  Activation activation =
+      Activation::kF32;  // the coarsest that is allowed: kBf16 also admits kF32 kernels
+  int64_t m_max = 0;     // 0: any
   int64_t n = 0;
   int64_t k = 0;
 };
@@ -127,16 +135,21 @@ struct Route {
 
 struct RouteOptions {
   bool deterministic = false;  // only batch-invariant kernels
-  std::string_view only;       // restrict to kernels whose name contains this text; empty: no restriction
+  std::string_view
+      only;  // restrict to kernels whose name contains this text; empty: no restriction
 };
 
 // All rows of every backend, most specialised first, reference rows last.
 std::vector<const KernelInfo*> all_kernels();
 
 // Nothing when `kernel` takes `problem` on `device`.
-std::optional<Refusal> check(const KernelInfo& kernel, const Problem& problem, const device::DeviceInfo& device);
+std::optional<Refusal> check(const KernelInfo& kernel,
+                             const Problem& problem,
+                             const device::DeviceInfo& device);
 
 // The first row that accepts. kUnsupported lists every refusal.
-Result<Route> route(const Problem& problem, const device::DeviceInfo& device, const RouteOptions& options = {});
+Result<Route> route(const Problem& problem,
+                    const device::DeviceInfo& device,
+                    const RouteOptions& options = {});
 
 }  // namespace nibble::kernels

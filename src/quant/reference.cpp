@@ -10,46 +10,6 @@
 namespace nibble::quant {
 namespace {
 
-// Scale of `block` (index along k) in row `scale_row` of a scale tensor.
-float scale_at(const TensorView& scales, int64_t scale_row, int64_t block) {
-  switch (scales.dtype) {
-    case DType::kF8E8m0:
-      return e8m0_to_f32(scales.row<const uint8_t>(scale_row)[block]);
-    case DType::kF8E4m3:
-      return e4m3_to_f32(scales.row<const uint8_t>(scale_row)[block]);
-    case DType::kBf16:
-      return bf16_to_f32(scales.row<const uint16_t>(scale_row)[block]);
-    case DType::kF16:
-      return f16_to_f32(scales.row<const uint16_t>(scale_row)[block]);
-    case DType::kF32:
-      return scales.row<const float>(scale_row)[block];
-    default:
-      CHECK(false) << dtype_name(scales.dtype);
-  }
-  return 0;
-}
-
-// Value of element `j` of a row of codes, before scaling.
-float code_at(Format format, const void* row, int64_t j) {
-  const auto* bytes = static_cast<const uint8_t*>(row);
-  switch (format) {
-    case Format::kF32:
-      return static_cast<const float*>(row)[j];
-    case Format::kBf16:
-      return bf16_to_f32(static_cast<const uint16_t*>(row)[j]);
-    case Format::kF16:
-      return f16_to_f32(static_cast<const uint16_t*>(row)[j]);
-    case Format::kFp8E4m3Block128x128:
-      return e4m3_to_f32(bytes[j]);
-    case Format::kMxfp4:
-    case Format::kNvfp4:
-      return e2m1_to_f32(packed_nibble(bytes, j));
-    case Format::kInt4Group32:
-      return static_cast<float>(int4_to_int(packed_nibble(bytes, j)));
-  }
-  return 0;
-}
-
 // Stores the rounded scale and returns the value that decoding will see.
 float store_scale(QuantizedWeight& weight, int64_t index, float scale) {
   const auto write = [&](auto stored) {
@@ -160,16 +120,54 @@ void encode_block(QuantizedWeight& weight,
 
 }  // namespace
 
+float code_value(Format format, const void* row, int64_t j) {
+  const auto* bytes = static_cast<const uint8_t*>(row);
+  switch (format) {
+    case Format::kF32:
+      return static_cast<const float*>(row)[j];
+    case Format::kBf16:
+      return bf16_to_f32(static_cast<const uint16_t*>(row)[j]);
+    case Format::kF16:
+      return f16_to_f32(static_cast<const uint16_t*>(row)[j]);
+    case Format::kFp8E4m3Block128x128:
+      return e4m3_to_f32(bytes[j]);
+    case Format::kMxfp4:
+    case Format::kNvfp4:
+      return e2m1_to_f32(packed_nibble(bytes, j));
+    case Format::kInt4Group32:
+      return static_cast<float>(int4_to_int(packed_nibble(bytes, j)));
+  }
+  return 0;
+}
+
+float scale_value(DType dtype, const void* scales, int64_t i) {
+  switch (dtype) {
+    case DType::kF8E8m0:
+      return e8m0_to_f32(static_cast<const uint8_t*>(scales)[i]);
+    case DType::kF8E4m3:
+      return e4m3_to_f32(static_cast<const uint8_t*>(scales)[i]);
+    case DType::kBf16:
+      return bf16_to_f32(static_cast<const uint16_t*>(scales)[i]);
+    case DType::kF16:
+      return f16_to_f32(static_cast<const uint16_t*>(scales)[i]);
+    case DType::kF32:
+      return static_cast<const float*>(scales)[i];
+    default:
+      CHECK(false) << dtype_name(dtype);
+  }
+  return 0;
+}
+
 void dequantize_row(const WeightView& weight, int64_t row, std::span<float> out) {
   DCHECK(static_cast<int64_t>(out.size()) == weight.k);
   const FormatInfo& info = format_info(weight.format);
   const char* codes = static_cast<const char*>(weight.codes.data) +
                       row * weight.codes.row_stride * dtype_size(weight.codes.dtype);
   for (int64_t j = 0; j < weight.k; ++j) {
-    float value = code_at(weight.format, codes, j);
+    float value = code_value(weight.format, codes, j);
     if (info.has_scales()) {
-      value *= scale_at(weight.scales, row / info.block_shape.n, j / info.block_shape.k) *
-               weight.global_scale;
+      const TensorView scales = weight.scales.rows(row / info.block_shape.n, 1);
+      value *= scale_value(scales.dtype, scales.data, j / info.block_shape.k) * weight.global_scale;
     }
     out[static_cast<size_t>(j)] = value;
   }

@@ -12,6 +12,11 @@
 
 namespace nibble::quant {
 
+// Value of element `j` of a row of codes as stored, before scaling.
+float code_value(Format format, const void* row, int64_t j);
+// Value of element `i` of a run of scales.
+float scale_value(DType dtype, const void* scales, int64_t i);
+
 // Decodes row `row` of `weight` to F32.   out: [k]
 // Power-of-two scales decode exactly; otherwise the product rounds once, after scale * global_scale
 // rounds once.

@@ -1,0 +1,79 @@
+#include "kernels/kernel.h"
+
+namespace nibble::kernels {
+
+std::string_view op_name(Op op) {
+  switch (op) {
+    case Op::kMatMul:
+      return "matmul";
+    case Op::kGroupedMatMul:
+      return "grouped_matmul";
+    case Op::kSparseAttention:
+      return "sparse_attention";
+    case Op::kIndexerScore:
+      return "indexer_score";
+    case Op::kTopK:
+      return "top_k";
+    case Op::kRmsNorm:
+      return "rms_norm";
+    case Op::kRope:
+      return "rope";
+    case Op::kHyperPre:
+      return "hyper_pre";
+    case Op::kHyperPost:
+      return "hyper_post";
+    case Op::kHyperHead:
+      return "hyper_head";
+    case Op::kCompress:
+      return "compress";
+    case Op::kSelectExperts:
+      return "select_experts";
+    case Op::kSwiglu:
+      return "swiglu";
+    case Op::kCombineExperts:
+      return "combine_experts";
+    case Op::kEmbed:
+      return "embed";
+  }
+  return "unknown";
+}
+
+std::string_view activation_name(Activation activation) {
+  return activation == Activation::kF32 ? "f32" : "bf16";
+}
+
+std::string_view unit_name(ComputeUnit unit) {
+  switch (unit) {
+    case ComputeUnit::kScalar:
+      return "scalar";
+    case ComputeUnit::kSimd:
+      return "simd";
+    case ComputeUnit::kSimt:
+      return "simt";
+    case ComputeUnit::kTensorCore:
+      return "tensor_core";
+  }
+  return "unknown";
+}
+
+std::string_view status_name(Status status) {
+  switch (status) {
+    case Status::kRuns:
+      return "runs";
+    case Status::kCompiled:
+      return "compiled";
+    case Status::kPlanned:
+      return "planned";
+  }
+  return "unknown";
+}
+
+std::string target_name(const Target& target) {
+  if (target.kind == device::DeviceKind::kCpu) {
+    return target.isa == 0 ? "cpu" : device::isa_set_name(target.isa);
+  }
+  const std::string lowest = "sm_" + std::to_string(target.sm_min);
+  return target.sm_max == target.sm_min ? lowest : lowest + " to " + std::to_string(target.sm_max);
+}
+
+}  // namespace nibble::kernels

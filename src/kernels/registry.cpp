@@ -1,0 +1,19 @@
+// The ordered list of all kernels: for each op the router takes the first row that accepts.
+#include "kernels/registry.h"
+
+namespace nibble::kernels {
+
+std::vector<const KernelInfo*> all_kernels() {
+  // Most specialised first, reference rows last.
+  const std::span<const KernelInfo> tables[] = {
+      reference_matmul_kernels(),
+      reference_ops_kernels(),
+  };
+  std::vector<const KernelInfo*> kernels;
+  for (const std::span<const KernelInfo> table : tables) {
+    for (const KernelInfo& kernel : table) kernels.push_back(&kernel);
+  }
+  return kernels;
+}
+
+}  // namespace nibble::kernels

@@ -1,0 +1,16 @@
+// The tables of kernel records, one function per table. registry.cpp puts them in order; a new
+// table is a line here and a line there.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "kernels/kernel.h"
+
+namespace nibble::kernels {
+
+std::span<const KernelInfo> reference_matmul_kernels();
+std::span<const KernelInfo> reference_ops_kernels();
+
+
+}  // namespace nibble::kernels

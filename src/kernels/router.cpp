@@ -1,0 +1,129 @@
+// Choosing a kernel: the first record that accepts a problem, and why each record before it did
+// not.
+#include <string>
+
+#include "kernels/kernel.h"
+
+namespace nibble::kernels {
+namespace {
+
+std::string describe_weight(bool has_weight, quant::Format format) {
+  return has_weight ? std::string(quant::format_name(format)) : "none";
+}
+
+std::string describe(const Problem& problem) {
+  std::string text(op_name(problem.op));
+  if (problem.has_weight) text += "." + std::string(quant::format_name(problem.weight));
+  text += "." + std::string(activation_name(problem.activation));
+  const std::string m = problem.m_max == 0 ? "any" : std::to_string(problem.m_max);
+  return text + " (m " + m + ", n " + std::to_string(problem.n) + ", k " +
+         std::to_string(problem.k) + ")";
+}
+
+// Each of these gives the reason of a refusal, or an empty string.
+
+std::string check_target(const Target& target, const device::DeviceInfo& device) {
+  if (target.kind != device.kind) {
+    return target.kind == device::DeviceKind::kCpu ? "runs on a CPU" : "needs a CUDA device";
+  }
+  if (target.kind == device::DeviceKind::kCpu) {
+    const device::IsaSet missing = target.isa & ~device.isa;
+    return missing == 0 ? ""
+                        : "needs " + device::isa_set_name(missing) + ", device has " +
+                              device::isa_set_name(device.isa);
+  }
+  if (device.sm < target.sm_min || device.sm > target.sm_max) {
+    return "needs " + target_name(target) + ", device is sm_" + std::to_string(device.sm);
+  }
+  return "";
+}
+
+std::string check_multiple(std::string_view name, int64_t value, int64_t multiple) {
+  if (multiple == 0 || value % multiple == 0) return "";
+  return std::string(name) + " " + std::to_string(value) + ", needs a multiple of " +
+         std::to_string(multiple);
+}
+
+std::string check_limits(const Limits& limits, const Problem& problem) {
+  if (limits.m_max != 0 && (problem.m_max == 0 || problem.m_max > limits.m_max)) {
+    return "m " + (problem.m_max == 0 ? "unbounded" : std::to_string(problem.m_max)) +
+           ", at most " + std::to_string(limits.m_max);
+  }
+  if (limits.k_max != 0 && problem.k > limits.k_max) {
+    return "k " + std::to_string(problem.k) + ", at most " + std::to_string(limits.k_max);
+  }
+  if (auto reason = check_multiple("n", problem.n, limits.n_multiple); !reason.empty())
+    return reason;
+  return check_multiple("k", problem.k, limits.k_multiple);
+}
+
+std::string refusal_reason(const KernelInfo& kernel,
+                           const Problem& problem,
+                           const device::DeviceInfo& device) {
+  if (kernel.op != problem.op) {
+    return "op " + std::string(op_name(problem.op)) + ", computes " +
+           std::string(op_name(kernel.op));
+  }
+  if (kernel.has_weight != problem.has_weight ||
+      (kernel.has_weight && kernel.weight != problem.weight)) {
+    return "weight " + describe_weight(problem.has_weight, problem.weight) + ", takes " +
+           describe_weight(kernel.has_weight, kernel.weight);
+  }
+  if (auto reason = check_target(kernel.target, device); !reason.empty()) return reason;
+  if (kernel.activation == Activation::kBf16 && problem.activation == Activation::kF32) {
+    return "activation f32 asked for, multiplies in bf16";
+  }
+  if (auto reason = check_limits(kernel.limits, problem); !reason.empty()) return reason;
+  if (kernel.status == Status::kPlanned) return "planned, not written yet";
+  if (std::holds_alternative<std::monostate>(kernel.launch)) return "not in this build";
+  return "";
+}
+
+// Refusals that come from the caller's options, not from the problem.
+std::string options_reason(const KernelInfo& kernel, const RouteOptions& options) {
+  if (options.deterministic && !kernel.is_batch_invariant) {
+    return "deterministic asked for, results depend on the batch";
+  }
+  if (!options.only.empty() && kernel.name.find(options.only) == std::string_view::npos) {
+    return "restricted to names with \"" + std::string(options.only) + "\"";
+  }
+  return "";
+}
+
+bool is_candidate(const KernelInfo& kernel, const Problem& problem) {
+  return kernel.op == problem.op && kernel.has_weight == problem.has_weight &&
+         (!kernel.has_weight || kernel.weight == problem.weight);
+}
+
+}  // namespace
+
+std::optional<Refusal> check(const KernelInfo& kernel,
+                             const Problem& problem,
+                             const device::DeviceInfo& device) {
+  std::string reason = refusal_reason(kernel, problem, device);
+  if (reason.empty()) return std::nullopt;
+  return Refusal{.kernel = kernel.name, .reason = std::move(reason)};
+}
+
+Result<Route> route(const Problem& problem,
+                    const device::DeviceInfo& device,
+                    const RouteOptions& options) {
+  Route route;
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (!is_candidate(*kernel, problem)) continue;
+    std::string reason = options_reason(*kernel, options);
+    if (reason.empty()) reason = refusal_reason(*kernel, problem, device);
+    if (reason.empty()) {
+      route.kernel = kernel;
+      return route;
+    }
+    route.refused.push_back({.kernel = kernel->name, .reason = std::move(reason)});
+  }
+  std::string message = "no kernel for " + describe(problem) + " on " + device.name;
+  for (const Refusal& refusal : route.refused) {
+    message += "; " + std::string(refusal.kernel) + ": " + refusal.reason;
+  }
+  return unsupported(std::move(message));
+}
+
+}  // namespace nibble::kernels
