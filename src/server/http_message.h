@@ -1,0 +1,64 @@
+// HTTP requests and responses as plain values: what crosses from the transport to the protocol and
+// back.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace nibble::server {
+
+struct Header {
+  std::string name;
+  std::string value;
+};
+
+struct HttpRequest {
+  std::string method;  // as sent; methods are case-sensitive
+  std::string target;  // as sent
+  std::string path;    // the target without its query, percent-encoding kept
+  std::vector<Header> headers;
+  std::string body;
+  bool is_http11 = true;
+  bool keep_alive = true;
+  std::string id;  // the caller's x-request-id when it is a sane token, else made here
+  TimePoint received_at;
+
+  // Value of the first field of that name (any case), or nullptr.
+  const std::string* header(std::string_view name) const;
+  // How often a field of that name appears.
+  int32_t count_header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<Header> headers = {};  // beyond those that the transport writes
+  std::string body = {};
+};
+
+const char* reason_phrase(int status);
+
+// True for equal ASCII text in any case.
+bool equals_ignoring_case(std::string_view a, std::string_view b);
+// Without leading and trailing spaces and tabs.
+std::string_view trim(std::string_view text);
+// %XX decoded; ill-formed escapes stay as they are. '+' is not a space in paths.
+std::string percent_decode(std::string_view text);
+
+// A request id that may be echoed and logged: 1 to 128 letters, digits, '.', '_' and '-'.
+bool is_request_id(std::string_view text);
+// `prefix` and 24 random hexadecimal digits (96 bits: ids never collide in practice).
+std::string make_id(std::string_view prefix);
+
+// Status line and header fields, with the empty line. `framing` is the Content-Length or
+// Transfer-Encoding line's text without CRLF, or empty for a body that ends with the connection.
+std::string serialize_head(const HttpResponse& response,
+                           std::string_view request_id,
+                           std::string_view framing,
+                           bool keep_alive);
+
+}  // namespace nibble::server

@@ -1,0 +1,121 @@
+#include "server/http_parser.h"
+
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nibble::server {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::beast::error_code;
+
+std::string_view to_view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+struct Fault {
+  int status = 0;
+  const char* text = "";
+};
+
+Fault describe(error_code code) {
+  if (code == http::error::header_limit) return {431, "the request header is too large"};
+  if (code == http::error::body_limit) return {413, "the request body is too large"};
+  if (code == http::error::bad_version) return {505, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
+  if (code == http::error::bad_content_length || code == http::error::multiple_content_length) {
+    return {400, "bad Content-Length"};
+  }
+  if (code == http::error::bad_transfer_encoding) return {400, "bad Transfer-Encoding"};
+  if (code == http::error::bad_chunk || code == http::error::bad_chunk_extension) {
+    return {400, "bad chunked encoding"};
+  }
+  return {400, "malformed HTTP request"};
+}
+
+}  // namespace
+
+class HttpParser::Impl final {
+ public:
+  explicit Impl(const HttpLimits& limits) {
+    parser_.header_limit(limits.header_bytes);
+    parser_.body_limit(limits.body_bytes);
+  }
+
+  Progress feed(std::string_view bytes) {
+    if (fault_.status != 0) return {State::kFault, 0};
+    Progress progress;
+    while (true) {
+      const std::string_view rest = bytes.substr(progress.num_used);
+      if (parser_.is_done()) return finish(progress);
+      error_code code;
+      const size_t used = parser_.put(boost::asio::const_buffer(rest.data(), rest.size()), code);
+      progress.num_used += used;
+      if (code == http::error::need_more) code = {};
+      if (code) return fail(code, progress);
+      if (parser_.is_header_done() && !is_head_reported_) return report_head(progress);
+      if (parser_.is_done()) continue;
+      if (used == 0 || progress.num_used == bytes.size()) return progress;
+    }
+  }
+
+  const HttpRequest& request() const { return request_; }
+  HttpRequest take_request() { return std::move(request_); }
+  bool expects_continue() const { return expects_continue_; }
+  const Fault& fault() const { return fault_; }
+
+ private:
+  Progress report_head(Progress progress) {
+    is_head_reported_ = true;
+    parser_.eager(true);
+    const auto& message = parser_.get();
+    request_.method = std::string(to_view(message.method_string()));
+    request_.target = std::string(to_view(message.target()));
+    request_.path = request_.target.substr(0, request_.target.find('?'));
+    request_.is_http11 = message.version() == 11;
+    request_.keep_alive = parser_.keep_alive();
+    for (const auto& field : message) {
+      request_.headers.push_back(
+          {std::string(to_view(field.name_string())), std::string(to_view(field.value()))});
+    }
+    const std::string* expect = request_.header("expect");
+    expects_continue_ = expect != nullptr && equals_ignoring_case(*expect, "100-continue") &&
+                        request_.is_http11 && !parser_.is_done();
+    progress.state = State::kHead;
+    return progress;
+  }
+
+  Progress finish(Progress progress) {
+    request_.body = std::move(parser_.get().body());
+    progress.state = State::kDone;
+    return progress;
+  }
+
+  Progress fail(error_code code, Progress progress) {
+    fault_ = describe(code);
+    progress.state = State::kFault;
+    return progress;
+  }
+
+  http::request_parser<http::string_body> parser_;
+  HttpRequest request_;
+  bool is_head_reported_ = false;
+  bool expects_continue_ = false;
+  Fault fault_;
+};
+
+HttpParser::HttpParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+HttpParser::~HttpParser() = default;
+HttpParser::HttpParser(HttpParser&&) noexcept = default;
+HttpParser& HttpParser::operator=(HttpParser&&) noexcept = default;
+
+HttpParser::Progress HttpParser::feed(std::string_view bytes) { return impl_->feed(bytes); }
+const HttpRequest& HttpParser::request() const { return impl_->request(); }
+HttpRequest HttpParser::take_request() { return impl_->take_request(); }
+bool HttpParser::expects_continue() const { return impl_->expects_continue(); }
+int HttpParser::fault_status() const { return impl_->fault().status; }
+const char* HttpParser::fault_text() const { return impl_->fault().text; }
+
+}  // namespace nibble::server
