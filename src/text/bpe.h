@@ -40,8 +40,8 @@ class MergeRanks final {
 
 class Bpe final {
  public:
-  // Working memory of encode(), kept between calls to spare allocations. Grows to 24 bytes per byte
-  // of the longest piece. One per thread.
+  // Working memory of encode(), kept between calls to spare allocations. One per thread. Grows to
+  // at most 48 bytes per byte of the longest piece.
   struct Scratch {
     struct Symbol {
       int32_t id = -1;

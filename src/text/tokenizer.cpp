@@ -16,7 +16,7 @@ namespace nibble::text {
 namespace {
 
 constexpr int64_t kFileBytesMax = 64 << 20;
-constexpr size_t kTextBytesMax = size_t{1} << 30;  // piece positions are 32-bit
+constexpr size_t kTextBytesMax = 64 << 20;  // bounds the merge's memory for text that is one piece
 
 Result<void> check_text(std::string_view text) {
   if (text.size() > kTextBytesMax) {

@@ -28,7 +28,8 @@ class Tokenizer {
   virtual int32_t vocab_size() const = 0;  // largest id + 1
 
   // Encodes UTF-8 text. Added (special) tokens match only where they lie wholly inside one of `special_ranges`
-  // (sorted, disjoint); elsewhere their text is ordinary text. Ill-formed UTF-8 is kInvalidArgument.
+  // (sorted, disjoint); elsewhere their text is ordinary text.
+  // kInvalidArgument: ill-formed UTF-8, or more than 64 MiB.
   virtual Result<std::vector<int32_t>> encode(std::string_view text,
                                               std::span<const ByteRange> special_ranges) const = 0;
 

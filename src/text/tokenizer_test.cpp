@@ -100,6 +100,100 @@ std::string decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
   return *text;
 }
 
+// DeepSeek-V4's released vocabulary is V3's with other added tokens from id 128805 on; these are
+// the ones of its prompts.
+std::unique_ptr<Tokenizer> deepseek_v4() {
+  json::Value root =
+      *json::parse(read_text(kUnpackedDir / "deepseek_v3_tokenizer.json"), {.max_nodes = 1 << 20});
+  json::Array& added_tokens = *root.as_object()->find("added_tokens")->as_array();
+  std::erase_if(added_tokens,
+                [](const json::Value& t) { return *t.find("id")->as_int64() >= 128805; });
+  const auto add = [&](int32_t id, const char* content) {
+    added_tokens.push_back(
+        json::make_object({{"id", id}, {"content", content}, {"special", true}}));
+  };
+  add(128821, "<think>");
+  add(128822, "</think>");
+  add(128825, "\uFF5CDSML\uFF5C");
+  return *parse_tokenizer(json::dump(root, json::Style::kCompact), "tokenizer.json");
+}
+
+// Ids published with the DeepSeek-V4 encoder and read from the vendor's API.
+TEST(Tokenizer, EncodesTheReleasedV4Prompts) {
+  const auto v4 = deepseek_v4();
+  const auto ids_of = [&](std::string_view text) { return *v4->encode_with_specials(text); };
+  EXPECT_THAT(ids_of("1234567890"), ElementsAre(6895, 18009, 25744, 18));
+  EXPECT_THAT(ids_of("x->y"), ElementsAre(90, 2105, 91));
+  EXPECT_THAT(ids_of("a  b   c    d"), ElementsAre(67, 223, 291, 262, 274, 361, 283));
+  EXPECT_THAT(ids_of("\uFF5CDSML\uFF5Ctool_calls"), ElementsAre(128825, 72461, 4941, 12548));
+  EXPECT_THAT(ids_of("<\uFF5CDSML\uFF5Cinvoke name=\"f\">"),
+              ElementsAre(30, 128825, 40148, 5406, 2329, 1281, 72, 3320));
+  EXPECT_THAT(
+      ids_of("<\uFF5C"
+             "begin\u2581of\u2581sentence\uFF5C>You are a helpful assistant.<\uFF5CUser\uFF5C>Hello"
+             "<\uFF5C"
+             "Assistant\uFF5C></think>Hi there! How can I help you?<\uFF5C"
+             "end\u2581of\u2581sentence\uFF5C>"
+             "<\uFF5CUser\uFF5C>What is the capital of France?<\uFF5C"
+             "Assistant\uFF5C><think>The user asks about the "
+             "capital of France. It is Paris.</think>The capital of France is Paris."
+             "<\uFF5C"
+             "end\u2581of\u2581sentence\uFF5C>"),
+      ElementsAre(0,
+                  3476,
+                  477,
+                  260,
+                  11502,
+                  22896,
+                  16,
+                  128803,
+                  19923,
+                  128804,
+                  128822,
+                  23166,
+                  1031,
+                  3,
+                  1730,
+                  588,
+                  342,
+                  1694,
+                  440,
+                  33,
+                  1,
+                  128803,
+                  3085,
+                  344,
+                  270,
+                  6102,
+                  294,
+                  8760,
+                  33,
+                  128804,
+                  128821,
+                  671,
+                  3967,
+                  20407,
+                  943,
+                  270,
+                  6102,
+                  294,
+                  8760,
+                  16,
+                  983,
+                  344,
+                  11111,
+                  16,
+                  128822,
+                  671,
+                  6102,
+                  294,
+                  8760,
+                  344,
+                  11111,
+                  16,
+                  1));
+}
+
 TEST(Tokenizer, KnowsItsAddedTokens) {
   EXPECT_EQ(deepseek_v3().vocab_size(), 128815);
   EXPECT_EQ(deepseek_v3().added_token("<\uFF5CUser\uFF5C>"), 128803);
