@@ -83,6 +83,11 @@ TEST(Json, RejectsWhatRfc8259Rejects) {
                           "[-01]",
                           "[1x]",
                           "n",
+                          "null1 ",
+                          "true1 ",
+                          "false1 ",
+                          "null1",
+                          "[null1]",
                           "[n]",
                           "[nul]",
                           "[nulll]",
@@ -127,6 +132,25 @@ TEST(Json, EscapesTheInsideOfAString) {
   EXPECT_EQ(out, "a\\\"\\\\\\n\\u001f\xc3\xa9\xef\xbf\xbd");
   append_quoted(out = "", "a\"");
   EXPECT_EQ(out, "\"a\\\"\"");
+}
+
+TEST(Json, RoundsNumbersThatADoubleCannotHold) {
+  EXPECT_EQ(
+      round_trip("[1e-400, -1e-400, 0e999, 0." + std::string(400, '0') + "1, 4.9e-324, 2.4e-324]"),
+      "[0.0, -0.0, 0.0, 0.0, 5e-324, 0.0]");
+  EXPECT_EQ(
+      round_trip("[1." + std::string(400, '9') + ", 9007199254740993.0, 1.7976931348623157e308]"),
+      "[2.0, 9007199254740992.0, 1.7976931348623157e+308]");
+  EXPECT_FALSE(parse("1.7976931348623159e308").ok());
+  EXPECT_FALSE(parse(std::string(400, '9')).ok());
+}
+
+TEST(Json, AllowsWhiteSpaceAroundEveryKindOfDocument) {
+  for (const char* text : {"true", "false", "null", "12", "-1.5", "\"a b\"", "[]", "{}"}) {
+    EXPECT_EQ(round_trip(text), text);
+    EXPECT_EQ(round_trip(std::string(text) + " \t\t\t\r\n"), text);
+    EXPECT_EQ(round_trip(std::string("\n  ") + text + " "), text);
+  }
 }
 
 TEST(Json, SetAndEraseKeepOrder) {

@@ -206,10 +206,12 @@ OutputParser::Progress OutputParser::read_parameter_name() {
   if (!end) return Progress::kNeedsMore;
   const std::string_view key = rest().substr(0, *end);
   if (key.find(kDsmlToken) != std::string_view::npos) return give_back_block();
+  // Compared as quoted: ill-formed keys that differ may quote to the same text.
+  std::string quoted;
+  json::append_quoted(quoted, key);
   call_.pending += call_.keys.empty() ? "{" : ", ";
-  json::append_quoted(call_.pending, key);
-  call_.pending += ": ";
-  const bool is_new = call_.keys.emplace(key).second;
+  call_.pending += quoted + ": ";
+  const bool is_new = call_.keys.insert(std::move(quoted)).second;
   if (!is_new) return give_back_block();
   return advance(*end + kParameterKind.size(), State::kParameterKind);
 }
