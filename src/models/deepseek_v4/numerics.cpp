@@ -1,0 +1,43 @@
+#include "models/deepseek_v4/numerics.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdint>
+#include <string_view>
+
+namespace nibble::models::deepseek_v4 {
+namespace {
+
+Error does_not_fit(std::string_view name,
+                   int64_t value,
+                   std::string_view needs,
+                   std::string_view what) {
+  return unsupported(fmt::format(
+      "faithful precision: {} {} is no {}, which the {} needs. Use default or reference.",
+      name,
+      value,
+      needs,
+      what));
+}
+
+}  // namespace
+
+Result<void> check_simulated_sizes(const Config& config) {
+  if (config.qk_nope_head_dim() % 64 != 0) {
+    return does_not_fit("head_dim - qk_rope_head_dim",
+                        config.qk_nope_head_dim(),
+                        "multiple of 64",
+                        "FP8 simulation of KV vectors");
+  }
+  const auto index_head_dim = static_cast<uint32_t>(config.index_head_dim);
+  if (!std::has_single_bit(index_head_dim) || index_head_dim % 32 != 0) {
+    return does_not_fit("index_head_dim",
+                        config.index_head_dim,
+                        "power of two from 32 on",
+                        "Hadamard transform and FP4 simulation of the indexer");
+  }
+  return {};
+}
+
+}  // namespace nibble::models::deepseek_v4

@@ -1,0 +1,45 @@
+// What each precision mode means for this model (spec 7): what linears multiply in, how KV is
+// stored, and whether the checkpoint's own rounding is simulated.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/kernel.h"
+#include "models/deepseek_v4/config.h"
+#include "models/model.h"
+#include "tensor/dtype.h"
+
+namespace nibble::models::deepseek_v4 {
+
+struct Numerics {
+  Precision precision = Precision::kReference;
+  kernels::Activation activation = kernels::Activation::kF32;       // projections, experts
+  kernels::Activation head_activation = kernels::Activation::kF32;  // LM head
+  DType kv_dtype = DType::kF32;                                     // window and entry pools
+  bool is_simulated = false;  // FP8 activations and KV, FP4 indexer, BF16 between the steps
+};
+
+// Router gates, compressor and indexer-weight projections are always f32: selections and long sums
+// hang on them.
+inline Numerics numerics_of(Precision precision) {
+  switch (precision) {
+    case Precision::kReference:
+      return {.precision = precision};
+    case Precision::kDefault:
+      return {.precision = precision,
+              .activation = kernels::Activation::kBf16,
+              .head_activation = kernels::Activation::kBf16,
+              .kv_dtype = DType::kBf16};
+    case Precision::kFaithful:
+      break;
+  }
+  return {.precision = precision,
+          .activation = kernels::Activation::kBf16,
+          .kv_dtype = DType::kBf16,
+          .is_simulated = true};
+}
+
+// kUnsupported when the quantisers of the faithful mode do not fit the model's sizes; names the
+// size.
+Result<void> check_simulated_sizes(const Config& config);
+
+}  // namespace nibble::models::deepseek_v4

@@ -1,0 +1,23 @@
+// The rounding that the checkpoint's own inference code applies between its steps (spec 7), on f32
+// host tensors. Only the faithful mode calls these.
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.h"
+#include "tensor/tensor_view.h"
+
+namespace nibble::models::deepseek_v4 {
+
+// All work in place on x: [m, width] f32; rows may be spaced.
+
+// To the nearest BF16.
+void round_bf16(const TensorView& x, device::Stream& stream);
+// act_quant: FP8 with one scale per 128 columns (7.1).
+void simulate_activation(const TensorView& x, device::Stream& stream);
+// FP8SIM_64 on the first `columns` columns, the rest untouched (7.2).
+void simulate_kv(const TensorView& x, int64_t columns, device::Stream& stream);
+// Hadamard, BF16, then FP4SIM_32, on each run of `head_dim` columns (3.7, 7.3).
+void simulate_index(const TensorView& x, int64_t head_dim, device::Stream& stream);
+
+}  // namespace nibble::models::deepseek_v4

@@ -1,0 +1,255 @@
+#include "models/deepseek_v4/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "base/hash.h"
+
+namespace nibble::models::deepseek_v4 {
+namespace {
+
+// 16 and 256: a power of two above the oldest row still needed (p - 7, p - 127) plus kMaxRollback
+// (spec 3.8).
+constexpr int32_t ring_capacity(int32_t compress_ratio) { return compress_ratio == 4 ? 16 : 256; }
+// Rows before a page boundary that the next entry reads: the overlap of ratio 4; nothing for 128.
+constexpr int32_t rows_before_boundary(int32_t compress_ratio) {
+  return compress_ratio == 4 ? 4 : 0;
+}
+
+// Stream states reach back to the token before the oldest position that truncate() may leave.
+constexpr int32_t kStreamRing = 16;
+static_assert(kStreamRing > kMaxRollback);
+
+constexpr uint32_t kSnapshotMagic = 0x534C424E;  // "NBLS"
+constexpr uint32_t kSnapshotVersion = 1;
+
+// First bytes of a snapshot, little-endian. The checksum covers the header with checksum 0 and the
+// payload.
+struct SnapshotHeader {
+  uint32_t magic = kSnapshotMagic;
+  uint32_t version = kSnapshotVersion;
+  uint64_t fingerprint = 0;
+  int32_t length = 0;
+  int32_t mtp_begin = 0;
+  int32_t mtp_end = 0;
+  int32_t reserved = 0;
+  int64_t payload_bytes = 0;
+  uint64_t checksum = 0;
+};
+
+uint64_t checksum_of(SnapshotHeader header, std::span<const std::byte> payload) {
+  header.checksum = 0;
+  return hash_bytes(payload, hash_bytes(std::as_bytes(std::span(&header, 1))));
+}
+
+// Lays rings out one after the other inside a slot, each on a cache line.
+class SlotLayout final {
+ public:
+  RingSpec add(int32_t capacity, int64_t row_bytes, int32_t saved_rows) {
+    const RingSpec spec{.offset = num_bytes_,
+                        .capacity = capacity,
+                        .row_bytes = row_bytes,
+                        .saved_rows = saved_rows};
+    num_bytes_ += round_up(capacity * row_bytes, 64);
+    return spec;
+  }
+  int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  int64_t num_bytes_ = 0;
+};
+
+constexpr int64_t kF32Bytes = sizeof(float);
+
+LayerState lay_out_layer(const Config& config, int32_t ratio, DType kv_dtype, SlotLayout& layout) {
+  LayerState layer{.compress_ratio = ratio};
+  layer.window = layout.add(config.sliding_window + kMaxAttentionChunk,
+                            config.head_dim * dtype_size(kv_dtype),
+                            config.sliding_window);
+  if (ratio != 0) {
+    layer.compressor = layout.add(ring_capacity(ratio),
+                                  compressor_row_width(config, ratio) * kF32Bytes,
+                                  rows_before_boundary(ratio));
+  }
+  return layer;
+}
+
+Result<EntryPool> make_pool(device::Device& device, int64_t rows, int64_t width, DType dtype) {
+  EntryPool pool{.row_bytes = width * dtype_size(dtype)};
+  TRY_ASSIGN(pool.storage, device.allocate(rows * pool.row_bytes));
+  return pool;
+}
+
+}  // namespace
+
+int64_t compressor_row_width(const Config& config, int32_t compress_ratio) {
+  const int64_t width = config.head_dim;
+  if (compress_ratio == 128) return 2 * width;
+  return 2 * 2 * (width + config.index_head_dim);  // both compressors overlap: twice the channels
+}
+
+Result<DecodingState> DecodingState::make(const Config& config,
+                                          const Numerics& numerics,
+                                          bool has_mtp,
+                                          const StateOptions& options,
+                                          device::Device& device) {
+  DecodingState state;
+  state.options_ = options;
+  SlotLayout layout;
+  const int32_t num_layers = config.num_hidden_layers + (has_mtp ? 1 : 0);
+  for (int32_t l = 0; l < num_layers; ++l) {
+    const int32_t ratio = l < config.num_hidden_layers ? config.compress_ratio(l) : 0;
+    LayerState layer = lay_out_layer(config, ratio, numerics.kv_dtype, layout);
+    if (ratio != 0) {
+      const int64_t rows = int64_t{options.num_pages} * layer.entries_per_page();
+      TRY_ASSIGN(layer.entries, make_pool(device, rows, config.head_dim, numerics.kv_dtype));
+      if (ratio == 4) {
+        TRY_ASSIGN(layer.index_entries,
+                   make_pool(device, rows, config.index_head_dim, numerics.kv_dtype));
+      }
+    }
+    state.layers_.push_back(std::move(layer));
+  }
+  if (has_mtp) {
+    state.streams_ =
+        layout.add(kStreamRing, int64_t{config.hc_mult} * config.hidden_size * kF32Bytes, 1);
+  }
+  state.slot_bytes_ = layout.num_bytes();
+  TRY_ASSIGN(state.slots_, device.allocate(state.slot_bytes_ * options.num_slots));
+  state.statuses_.resize(static_cast<size_t>(options.num_slots));
+  return state;
+}
+
+int64_t DecodingState::num_bytes() const {
+  int64_t bytes = slots_.num_bytes();
+  for (const LayerState& layer : layers_) {
+    bytes += layer.entries.storage.num_bytes() + layer.index_entries.storage.num_bytes();
+  }
+  return bytes;
+}
+
+Ring DecodingState::ring(SlotId slot, const RingSpec& spec) const {
+  return {.data = slots_.data() + slot.value * slot_bytes_ + spec.offset,
+          .capacity = spec.capacity,
+          .row_bytes = spec.row_bytes};
+}
+
+Result<void> DecodingState::truncate(SlotId slot, int32_t length) {
+  SlotStatus& current = status(slot);
+  const int32_t oldest = std::max(current.restored, current.high_water - kMaxRollback);
+  if (length > current.length || length < std::max(oldest, 0)) {
+    return invalid_argument(
+        fmt::format("slot {}: truncate to {} tokens, expected {} to {} (length {}, {} computed)",
+                    slot.value,
+                    length,
+                    std::max(oldest, 0),
+                    current.length,
+                    current.length,
+                    current.high_water));
+  }
+  current.length = length;
+  current.mtp_end = std::min(current.mtp_end, std::max(length - 1, 0));
+  current.mtp_begin = std::min(current.mtp_begin, current.mtp_end);
+  return {};
+}
+
+// Calls visit(spec, position) for every row of a snapshot at `length`, in a fixed order.
+template <class Visit>
+void DecodingState::for_each_saved_row(int32_t length, Visit&& visit) const {
+  const auto visit_ring = [&](const RingSpec& spec) {
+    for (int32_t p = std::max(0, length - spec.saved_rows); p < length; ++p) visit(spec, p);
+  };
+  for (const LayerState& layer : layers_) {
+    visit_ring(layer.window);
+    visit_ring(layer.compressor);
+  }
+  visit_ring(streams_);
+}
+
+int64_t DecodingState::snapshot_payload_bytes(int32_t length) const {
+  int64_t bytes = 0;
+  for_each_saved_row(length, [&](const RingSpec& spec, int32_t) { bytes += spec.row_bytes; });
+  return bytes;
+}
+
+Result<std::vector<std::byte>> DecodingState::save(SlotId slot, uint64_t fingerprint) const {
+  const SlotStatus& current = status(slot);
+  if (current.length % kPageSize != 0) {
+    return invalid_argument(fmt::format("slot {}: save at length {}, expected a multiple of {}",
+                                        slot.value,
+                                        current.length,
+                                        kPageSize));
+  }
+  SnapshotHeader header{.fingerprint = fingerprint,
+                        .length = current.length,
+                        .mtp_begin = current.mtp_begin,
+                        .mtp_end = current.mtp_end,
+                        .payload_bytes = snapshot_payload_bytes(current.length)};
+  std::vector<std::byte> snapshot(sizeof(header) + static_cast<size_t>(header.payload_bytes));
+  std::byte* out = snapshot.data() + sizeof(header);
+  for_each_saved_row(current.length, [&](const RingSpec& spec, int32_t position) {
+    std::memcpy(out, ring(slot, spec).row(position), static_cast<size_t>(spec.row_bytes));
+    out += spec.row_bytes;
+  });
+  header.checksum = checksum_of(header, std::span(snapshot).subspan(sizeof(header)));
+  std::memcpy(snapshot.data(), &header, sizeof(header));
+  return snapshot;
+}
+
+Result<void> DecodingState::restore(SlotId slot,
+                                    std::span<const std::byte> snapshot,
+                                    uint64_t fingerprint) {
+  SnapshotHeader header;
+  if (snapshot.size() < sizeof(header)) {
+    return data_loss(
+        fmt::format("snapshot: {} bytes, expected at least {}", snapshot.size(), sizeof(header)));
+  }
+  std::memcpy(&header, snapshot.data(), sizeof(header));
+  const auto payload = snapshot.subspan(sizeof(header));
+  if (header.magic != kSnapshotMagic || header.version != kSnapshotVersion) {
+    return data_loss(fmt::format("snapshot: magic {:08x} version {}, expected {:08x} version {}",
+                                 header.magic,
+                                 header.version,
+                                 kSnapshotMagic,
+                                 kSnapshotVersion));
+  }
+  if (header.fingerprint != fingerprint) {
+    return data_loss(fmt::format(
+        "snapshot: made by model {:016x}, this is model {:016x} (weights, config, precision)",
+        header.fingerprint,
+        fingerprint));
+  }
+  if (header.payload_bytes != static_cast<int64_t>(payload.size()) ||
+      header.checksum != checksum_of(header, payload) || header.length < 0 ||
+      header.length % kPageSize != 0) {
+    return data_loss("snapshot: checksum or size does not match; the snapshot is damaged");
+  }
+  if (header.length > options_.max_context) {
+    return invalid_argument(fmt::format(
+        "snapshot: length {}, larger than max_context {}", header.length, options_.max_context));
+  }
+  if (header.payload_bytes != snapshot_payload_bytes(header.length)) {
+    return data_loss(fmt::format("snapshot: {} bytes of rows, expected {} for {} tokens",
+                                 header.payload_bytes,
+                                 snapshot_payload_bytes(header.length),
+                                 header.length));
+  }
+  const std::byte* in = payload.data();
+  for_each_saved_row(header.length, [&](const RingSpec& spec, int32_t position) {
+    std::memcpy(ring(slot, spec).row(position), in, static_cast<size_t>(spec.row_bytes));
+    in += spec.row_bytes;
+  });
+  status(slot) = {.length = header.length,
+                  .high_water = header.length,
+                  .restored = header.length,
+                  .mtp_begin = header.mtp_begin,
+                  .mtp_end = header.mtp_end};
+  return {};
+}
+
+}  // namespace nibble::models::deepseek_v4

@@ -1,0 +1,118 @@
+// Decoding state: per slot the rings that every layer needs to continue (spec 3.8), per page the
+// compressed entries. Owner: the executor thread. Entry c of a layer with ratio r lives in page
+// block_table[c * r / kPageSize].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/device.h"
+#include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/numerics.h"
+#include "models/model.h"
+
+namespace nibble::models::deepseek_v4 {
+
+inline constexpr int32_t kPageSize = 256;
+inline constexpr int32_t kMaxRollback = 8;
+// Tokens of one sequence that one attention launch takes at most: the window ring is this much
+// longer than the window, so that writing their keys leaves what their first query sees.
+inline constexpr int32_t kMaxAttentionChunk = 128;
+
+// Elements per token of the compressor projections that later tokens need: u and g of the
+// compressor, C each, and for ratio 4 those of the indexer's compressor.
+int64_t compressor_row_width(const Config& config, int32_t compress_ratio);
+
+// Rows by position: position p lies in row p mod capacity.
+struct Ring {
+  std::byte* data = nullptr;
+  int32_t capacity = 0;
+  int64_t row_bytes = 0;
+
+  int32_t row_index(int32_t position) const { return position % capacity; }
+  std::byte* row(int32_t position) const { return data + row_index(position) * row_bytes; }
+};
+
+// Where a ring lies inside a slot. A snapshot at a page boundary holds its last `saved_rows`
+// positions.
+struct RingSpec {
+  int64_t offset = 0;
+  int32_t capacity = 0;  // 0: the layer has no such ring
+  int64_t row_bytes = 0;
+  int32_t saved_rows = 0;
+};
+
+// Compressed entries of one layer in all pages: [num_pages * entries_per_page, width].
+struct EntryPool {
+  device::Buffer storage = {};
+  int64_t row_bytes = 0;
+
+  std::byte* row(int64_t index) const { return storage.data() + index * row_bytes; }
+};
+
+struct LayerState {
+  int32_t compress_ratio = 0;
+  RingSpec window = {};  // [head_dim] of kv_dtype
+  RingSpec compressor =
+      {};  // f32 rows of the compressor projections without the indexer's head weights
+  EntryPool entries = {};        // [head_dim] of kv_dtype
+  EntryPool index_entries = {};  // [index_head_dim] of kv_dtype; ratio 4
+
+  int32_t entries_per_page() const { return kPageSize / compress_ratio; }
+};
+
+struct SlotStatus {
+  int32_t length = 0;      // tokens of the sequence
+  int32_t high_water = 0;  // positions written so far, rejected drafts included
+  int32_t restored = 0;    // length of the snapshot that the slot started from
+  // Positions whose MTP keys are in the ring. Passes without compute_mtp leave a gap, after which
+  // it starts anew.
+  int32_t mtp_begin = 0;
+  int32_t mtp_end = 0;
+};
+
+class DecodingState final {
+ public:
+  // `options` has no zeros left. kExhausted names what does not fit.
+  static Result<DecodingState> make(const Config& config,
+                                    const Numerics& numerics,
+                                    bool has_mtp,
+                                    const StateOptions& options,
+                                    device::Device& device);
+
+  const StateOptions& options() const { return options_; }
+  int64_t num_bytes() const;
+
+  SlotStatus& status(SlotId slot) { return statuses_[static_cast<size_t>(slot.value)]; }
+  const SlotStatus& status(SlotId slot) const { return statuses_[static_cast<size_t>(slot.value)]; }
+  bool has_slot(SlotId slot) const { return slot.value >= 0 && slot.value < options_.num_slots; }
+
+  Ring ring(SlotId slot, const RingSpec& spec) const;
+  // Layers of the model; the MTP layer follows the last one.
+  const LayerState& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
+  // Stream states after the last layer, [M * D] f32: what the MTP layer reads.
+  const RingSpec& streams() const { return streams_; }
+
+  Result<void> truncate(SlotId slot, int32_t length);
+  Result<std::vector<std::byte>> save(SlotId slot, uint64_t fingerprint) const;
+  Result<void> restore(SlotId slot, std::span<const std::byte> snapshot, uint64_t fingerprint);
+
+ private:
+  template <class Visit>
+  void for_each_saved_row(int32_t length, Visit&& visit) const;
+  int64_t snapshot_payload_bytes(int32_t length) const;
+
+  StateOptions options_;
+  std::vector<LayerState> layers_;
+  RingSpec streams_;
+  int64_t slot_bytes_ = 0;
+  device::Buffer slots_;
+  std::vector<SlotStatus> statuses_;
+};
+
+}  // namespace nibble::models::deepseek_v4
