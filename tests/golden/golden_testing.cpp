@@ -1,0 +1,143 @@
+#include "golden/golden_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "checkpoint/safetensors.h"
+
+namespace nibble::golden {
+namespace {
+
+constexpr int32_t kPagesPerSequence = 64;
+
+}  // namespace
+
+Path golden_dir(const std::string& name) {
+  return Path(NIBBLE_BINARY_DIR) / "testdata/golden" / name;
+}
+Path tiny_v4_dir() { return Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4"; }
+
+Loaded load(const Path& dir, const LoadRequest& request) {
+  Loaded loaded;
+  loaded.device = device::make_host_device({.num_threads = 1, .isa = request.isa}).value();
+  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(dir).value();
+  models::LoadOptions options;
+  options.precision = request.precision;
+  loaded.model = models::load_model(checkpoint, *loaded.device, options).value();
+  loaded.model->reserve_state(request.state).value();
+  return loaded;
+}
+
+Sequence::Sequence(models::Model& model, int32_t slot, int32_t first_page)
+    : model_(model), slot_{slot} {
+  const int32_t pages =
+      static_cast<int32_t>(ceil_div(model.info().max_position_embeddings, model.info().page_size));
+  for (int32_t i = 0; i < std::min(pages, kPagesPerSequence); ++i)
+    pages_.push_back({first_page + i});
+}
+
+RunResult Sequence::run(std::span<const int32_t> ids, const RunOptions& options) {
+  RunResult result;
+  result.logits.width = result.mtp_logits.width = model_.info().vocab_size;
+  const auto append = [](Rows& rows, const TensorView& view) {
+    const float* data = view.as<const float>();
+    rows.values.insert(rows.values.end(), data, data + view.shape.num_elements());
+  };
+  const size_t chunk = options.chunk == 0 ? 512 : static_cast<size_t>(options.chunk);
+  for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+    const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
+    std::vector<int32_t> positions;
+    std::vector<int32_t> rows;
+    for (size_t i = 0; i < part.size(); ++i) {
+      positions.push_back(length() + static_cast<int32_t>(i));
+      const bool is_last = begin + i + 1 == ids.size();
+      if (options.all_logits || is_last) rows.push_back(static_cast<int32_t>(i));
+    }
+    const int32_t cu_seqlens[] = {0, static_cast<int32_t>(part.size())};
+    const std::span<const PageId> tables[] = {pages_};
+    models::ForwardOutput output;
+    const auto done = model_.forward({.token_ids = part,
+                                      .positions = positions,
+                                      .cu_seqlens = cu_seqlens,
+                                      .slots = std::span(&slot_, 1),
+                                      .block_tables = tables,
+                                      .logits_rows = rows,
+                                      .compute_mtp = options.mtp,
+                                      .record = options.record,
+                                      .replay = options.replay},
+                                     output);
+    done.value();
+    append(result.logits, output.logits);
+    if (options.mtp) append(result.mtp_logits, output.mtp_logits);
+  }
+  return result;
+}
+
+void Sequence::truncate(int32_t length) { model_.truncate(slot_, length).value(); }
+
+int32_t argmax(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+float top_margin(std::span<const float> row) {
+  std::vector<float> sorted(row.begin(), row.end());
+  std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
+  return sorted[0] - sorted[1];
+}
+
+float max_difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  float most = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::abs(a[i] - b[i]);
+    if (!(difference <= most)) most = difference;  // NaN counts as larger
+  }
+  return most;
+}
+
+Vectors::Vectors(const Path& file) : bytes_(read_file(file, int64_t{1} << 30).value()) {
+  const auto bytes = std::as_bytes(std::span(bytes_.data(), bytes_.size()));
+  const auto header =
+      checkpoint::parse_safetensors_header(bytes, static_cast<int64_t>(bytes.size()), file.string())
+          .value();
+  for (const checkpoint::StoredTensor& tensor : header.tensors) {
+    tensors_.emplace_back(
+        tensor.meta.name,
+        TensorView::read_only(bytes.data() + tensor.begin, tensor.meta.dtype, tensor.meta.shape));
+  }
+}
+
+namespace {
+
+const TensorView* find(const std::vector<std::pair<std::string, TensorView>>& tensors,
+                       const std::string& name) {
+  for (const auto& [known, view] : tensors) {
+    if (known == name) return &view;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool Vectors::has(const std::string& name) const { return find(tensors_, name) != nullptr; }
+
+Rows Vectors::rows(const std::string& name) const {
+  const TensorView* view = find(tensors_, name);
+  CHECK(view != nullptr && view->dtype == DType::kF32) << name;
+  const float* data = view->as<const float>();
+  return {.width = view->shape[view->shape.rank() - 1],
+          .values = std::vector<float>(data, data + view->shape.num_elements())};
+}
+
+std::vector<int32_t> Vectors::ids(const std::string& name) const {
+  const TensorView* view = find(tensors_, name);
+  CHECK(view != nullptr && view->dtype == DType::kI32) << name;
+  const int32_t* data = view->as<const int32_t>();
+  return std::vector<int32_t>(data, data + view->shape.num_elements());
+}
+
+}  // namespace nibble::golden

@@ -1,0 +1,91 @@
+// Loading models and stored vectors, and running sequences through a model in pieces.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "device/device.h"
+#include "models/model.h"
+
+namespace nibble::golden {
+
+Path golden_dir(const std::string& name);  // unpacked vectors: flash_like, pro_like, tiny_v4
+Path tiny_v4_dir();                        // the bundled model
+
+struct Loaded {
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<models::Model> model;
+};
+struct LoadRequest {
+  models::Precision precision = models::Precision::kReference;
+  models::StateOptions state = {};
+  device::IsaLevel isa = device::IsaLevel::kNative;
+};
+// Loads with one thread and reserves state; stops the test on failure.
+Loaded load(const Path& dir, const LoadRequest& request = {});
+
+// A matrix of f32 rows.
+struct Rows {
+  int64_t width = 0;
+  std::vector<float> values;
+
+  int64_t size() const { return width == 0 ? 0 : static_cast<int64_t>(values.size()) / width; }
+  std::span<const float> operator[](int64_t row) const {
+    return std::span(values).subspan(static_cast<size_t>(row * width), static_cast<size_t>(width));
+  }
+  std::span<const float> back() const { return (*this)[size() - 1]; }
+};
+
+struct RunResult {
+  Rows logits;      // one row per token of the call
+  Rows mtp_logits;  // when asked for
+};
+struct RunOptions {
+  int32_t chunk = 0;  // tokens per pass; 0: max_tokens_per_pass
+  bool mtp = false;
+  bool all_logits = true;  // false: of the last token only
+  models::Decisions* record = nullptr;
+  const models::Decisions* replay = nullptr;
+};
+
+// One slot of a model with pages of its own; continues where it stands.
+class Sequence final {
+ public:
+  explicit Sequence(models::Model& model, int32_t slot = 0, int32_t first_page = 0);
+
+  RunResult run(std::span<const int32_t> ids, const RunOptions& options = {});
+  void truncate(int32_t length);
+
+  SlotId slot() const { return slot_; }
+  int32_t length() const { return model_.length(slot_); }
+  std::span<const PageId> pages() const { return pages_; }
+
+ private:
+  models::Model& model_;
+  SlotId slot_;
+  std::vector<PageId> pages_;
+};
+
+int32_t argmax(std::span<const float> row);
+// Largest minus second largest.
+float top_margin(std::span<const float> row);
+float max_difference(std::span<const float> a, std::span<const float> b);
+
+// Named tensors of a safetensors file.
+class Vectors final {
+ public:
+  explicit Vectors(const Path& file);
+  bool has(const std::string& name) const;
+  Rows rows(const std::string& name) const;  // a vector is one row
+  std::vector<int32_t> ids(const std::string& name) const;
+
+ private:
+  std::string bytes_;
+  std::vector<std::pair<std::string, TensorView>> tensors_;
+};
+
+}  // namespace nibble::golden
