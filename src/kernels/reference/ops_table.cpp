@@ -1,5 +1,4 @@
 #include "kernels/reference/ops_launchers.h"
-#include "kernels/registry.h"
 
 namespace nibble::kernels {
 namespace {
