@@ -193,6 +193,7 @@ TEST(Tokenizer, EncodesTheReleasedV4Prompts) {
                   11111,
                   16,
                   1));
+  EXPECT_EQ(ids_of(read_text(kSourceDir / "tests/data/chat/official_test_1.txt")).size(), 541U);
 }
 
 TEST(Tokenizer, KnowsItsAddedTokens) {
