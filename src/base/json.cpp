@@ -52,11 +52,9 @@ void append_escape(std::string& out, uint8_t byte) {
   }
 }
 
-// Without the white space of JSON around it.
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  text = text.substr(0, text.find_last_not_of(kSpace) + 1);
-  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
+// Without the white space of JSON at its end.
+std::string_view trim_end(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
 
 // One pass over simdjson's on-demand iterator into our document.
@@ -153,30 +151,32 @@ class Builder final {
     return Value(number);
   }
 
-  // The comparisons of whole tokens below are needed: simdjson 3.0 takes "null1" for null at the
-  // root.
+  // Tokens are compared whole: simdjson 3.0 takes "null1" for null at the root.
   template <class Source>
   Result<Value> build_bool(Source& source) {
     const std::string_view token = scalar_token(source);
+    if (token != "true" && token != "false") return unknown_literal();
     bool value = false;
     if (const auto fault = source.get_bool().get(value)) return syntax(fault);
-    if (token != (value ? "true" : "false")) return syntax(simdjson::T_ATOM_ERROR);
     return Value(value);
   }
 
   template <class Source>
   Result<Value> build_null(Source& source) {
-    const std::string_view token = scalar_token(source);
-    bool is_null = false;
+    if (scalar_token(source) != "null") return unknown_literal();
+    bool is_null = false;  // asking moves on
     if (const auto fault = source.is_null().get(is_null)) return syntax(fault);
-    if (!is_null || token != "null") return syntax(simdjson::N_ATOM_ERROR);
     return Value();
+  }
+
+  static Error unknown_literal() {
+    return invalid_argument("JSON: unknown literal, expected true, false or null");
   }
 
   // The text up to the next structural character, less the white space at its end.
   template <class Source>
   static std::string_view scalar_token(Source& source) {
-    return trim(raw_token(source));
+    return trim_end(raw_token(source));
   }
 
   static std::string_view raw_token(simdjson::ondemand::value& source) {
@@ -190,6 +190,18 @@ class Builder final {
   const Limits& limits_;
   int64_t num_nodes_ = 0;
 };
+
+// Adds where the iterator stands: at the fault or at the token behind it.
+Error located(Error error,
+              simdjson::ondemand::document& document,
+              const simdjson::padded_string& text) {
+  const char* at = nullptr;
+  if (document.current_location().get(at) != simdjson::SUCCESS) at = text.data() + text.size();
+  const auto offset =
+      std::clamp<ptrdiff_t>(at - text.data(), 0, static_cast<ptrdiff_t>(text.size()));
+  error.message += fmt::format(", near byte {}", offset);
+  return error;
+}
 
 }  // namespace
 
@@ -326,21 +338,24 @@ Result<Value> parse(std::string_view text, const Limits& limits) {
     return invalid_argument(
         fmt::format("JSON: {} bytes, expected at most {}", text.size(), limits.max_bytes));
   }
-  if (text.starts_with("\xEF\xBB\xBF"))
+  if (text.starts_with("\xEF\xBB\xBF")) {
     return invalid_argument("JSON: starts with a byte order mark");
+  }
   simdjson::ondemand::parser parser;
-  // Our own depth check comes first; simdjson's array of open containers gets the same bound plus
-  // slack.
+  // Our own depth check comes first; simdjson's array of open containers gets the same plus slack.
   if (const auto fault = parser.allocate(std::max<size_t>(text.size(), 64),
                                          static_cast<size_t>(limits.max_depth) + 8)) {
     return Builder::syntax(fault);
   }
   // Trimmed: simdjson 3.0 refuses some atoms at the root with white space behind them.
-  const simdjson::padded_string padded(trim(text));
+  const simdjson::padded_string padded(trim_end(text));
   simdjson::ondemand::document document;
   if (const auto fault = parser.iterate(padded).get(document)) return Builder::syntax(fault);
   Builder builder(limits);
-  TRY_ASSIGN(Value value, builder.build(document, 0));
+  Result<Value> value = builder.build(document, 0);
+  if (!value.ok()) {
+    return located(std::move(value).error(), document, padded);
+  }
   const char* rest = nullptr;  // a location exists only where text is left
   if (document.current_location().get(rest) == simdjson::SUCCESS) {
     return invalid_argument("JSON: text after the end of the document");

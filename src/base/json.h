@@ -118,8 +118,9 @@ struct Limits {
   int64_t max_bytes = 64 << 20;
 };
 
-// Parses one JSON text (RFC 8259, UTF-8). kInvalidArgument names the fault: syntax, depth, node or
-// byte cap, duplicate key, invalid UTF-8, number outside the double range.
+// Parses one JSON text (RFC 8259, UTF-8). kInvalidArgument names the fault and its place: syntax,
+// depth, node or byte cap, duplicate key, invalid UTF-8, a number outside the double range or with
+// an exponent of more than 64 bits.
 Result<Value> parse(std::string_view text, const Limits& limits = {});
 
 enum class Style {

@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace nibble::json {
 namespace {
 
@@ -150,6 +157,63 @@ TEST(Json, AllowsWhiteSpaceAroundEveryKindOfDocument) {
     EXPECT_EQ(round_trip(text), text);
     EXPECT_EQ(round_trip(std::string(text) + " \t\t\t\r\n"), text);
     EXPECT_EQ(round_trip(std::string("\n  ") + text + " "), text);
+  }
+}
+
+TEST(Json, SaysWhereAFaultLies) {
+  const auto message = [](std::string_view text) { return parse(text).error().message; };
+  EXPECT_EQ(message(R"({"a": 1, "b": 2, "a": 3})"), "JSON: duplicate key \"a\", near byte 23");
+  EXPECT_EQ(message(R"([1, 2, tru, 4])"),
+            "JSON: unknown literal, expected true, false or null, near byte 7");
+  EXPECT_EQ(message(std::string(70, '[') + std::string(70, ']')),
+            "JSON: nested deeper than 64 levels, near byte 64");
+}
+
+TEST(Json, ReadsNumbersOnlyWhereTheyFit) {
+  EXPECT_EQ(parse("9223372036854775807")->as_int64(), INT64_MAX);
+  EXPECT_EQ(parse("-9223372036854775808")->as_int64(), INT64_MIN);
+  EXPECT_EQ(parse("9223372036854775808")->as_int64(), std::nullopt);
+  EXPECT_EQ(parse("9223372036854775808")->as_double(), 9223372036854775808.0);
+  EXPECT_EQ(parse("1.0")->as_int64(), std::nullopt);
+  EXPECT_EQ(parse("\"1\"")->as_double(), std::nullopt);
+  EXPECT_EQ(parse("true")->as_int64(), std::nullopt);
+}
+
+TEST(Json, ObjectsBehaveLikeOrderedMaps) {
+  std::mt19937 random(1);
+  Object object;
+  std::vector<std::pair<std::string, int32_t>> expected;
+  for (int32_t i = 0; i < 4000; ++i) {
+    const std::string key = "k" + std::to_string(random() % 100);
+    const auto found = std::find_if(
+        expected.begin(), expected.end(), [&](const auto& entry) { return entry.first == key; });
+    const bool is_new = found == expected.end();
+    switch (random() % 4) {
+      case 0:
+        EXPECT_EQ(object.erase(key), !is_new);
+        if (!is_new) expected.erase(found);
+        break;
+      case 1:
+        object.set(key, i);
+        if (is_new) {
+          expected.emplace_back(key, i);
+        } else {
+          found->second = i;
+        }
+        break;
+      default:
+        EXPECT_EQ(object.insert(key, i), is_new);
+        if (is_new) expected.emplace_back(key, i);
+    }
+    ASSERT_EQ(object.find(key) == nullptr,
+              std::none_of(expected.begin(), expected.end(), [&](const auto& entry) {
+                return entry.first == key;
+              }));
+  }
+  ASSERT_EQ(object.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(object.begin()[i].key, expected[i].first);
+    EXPECT_EQ(object.find(expected[i].first)->as_int64(), expected[i].second);
   }
 }
 
