@@ -1,5 +1,5 @@
 // Runs batches on a model. One of the program's six virtual seams: the real runner drives
-// models::Model on its executor thread, simulations put a scripted one in its place.
+// models::Model, simulations put a scripted one in its place. Owner: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,11 @@ class ModelRunner {
   virtual Result<StepResult> step(const Batch& batch) = 0;
 };
 
-// Owns the model; `model` has its state reserved with `state`.
+// Fills in what `state` leaves to the model: max_context and num_pages.
+models::StateOptions resolve_state(models::StateOptions state, const models::ModelInfo& info);
+
+// Owns the model and reserves its state with resolve_state(state). The model runs on the thread
+// that calls step().
 Result<std::unique_ptr<ModelRunner>> make_model_runner(
     std::unique_ptr<models::Model> model,
     const models::StateOptions& state,

@@ -1,13 +1,14 @@
 #include "kernels/ops_testing.h"
 
-#include "kernels/reference/ops_launchers.h"
-
 namespace nibble::kernels {
 
 std::vector<const KernelInfo*> runnable_rows(Op op) {
+  const device::IsaSet isa = device::detect_isa();
   std::vector<const KernelInfo*> rows;
-  for (const KernelInfo& row : reference_ops_kernels()) {
-    if (row.op == op) rows.push_back(&row);
+  for (const KernelInfo* row : all_kernels()) {
+    const bool runs_here =
+        row->target.kind == device::DeviceKind::kCpu && (row->target.isa & ~isa) == 0;
+    if (row->op == op && runs_here) rows.push_back(row);
   }
   return rows;
 }

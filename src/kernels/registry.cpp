@@ -6,6 +6,8 @@ namespace nibble::kernels {
 std::vector<const KernelInfo*> all_kernels() {
   // Most specialised first, reference rows last.
   const std::span<const KernelInfo> tables[] = {
+      cpu_avx512_ops_kernels(),
+      cpu_avx2_ops_kernels(),
       reference_matmul_kernels(),
       reference_ops_kernels(),
   };

@@ -3,11 +3,8 @@
 // differential test. Argument blocks and their shapes: kernels/op_args.h.
 #pragma once
 
-#include <span>
-
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/kernel.h"
 #include "kernels/op_args.h"
 
 namespace nibble::kernels::reference {
@@ -27,10 +24,3 @@ Result<void> combine_experts(const CombineExpertsArgs& args, device::Stream& str
 Result<void> embed(const EmbedArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::reference
-
-namespace nibble::kernels {
-
-// The rows of the functions above, for the registry.
-std::span<const KernelInfo> reference_ops_kernels();
-
-}  // namespace nibble::kernels

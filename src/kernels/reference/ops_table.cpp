@@ -1,4 +1,5 @@
 #include "kernels/reference/ops_launchers.h"
+#include "kernels/registry.h"
 
 namespace nibble::kernels {
 namespace {

@@ -1,0 +1,211 @@
+#include "engine/engine.h"
+
+#include <fmt/core.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/admission.h"
+#include "engine/engine_core.h"
+#include "engine/model_runner.h"
+
+namespace nibble::engine {
+namespace {
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+// The mailbox between callers and the engine thread. The mutex guards everything below it; the core
+// belongs to the engine thread alone. The model runs on the engine thread, too: with one device
+// there is nothing to overlap, and the ModelRunner seam leaves room for an executor thread per
+// device.
+class Engine::Impl final {
+ public:
+  Impl(const EngineConfig& config,
+       EngineCore::Options options,
+       std::unique_ptr<ModelRunner> runner,
+       const text::Tokenizer& tokenizer,
+       const Clock& clock)
+      : info_(runner->info()),
+        request_limits_(options.requests),
+        max_queued_(config.max_queued_requests),
+        clock_(clock),
+        core_(std::move(options), std::move(runner), tokenizer, clock),
+        stats_(core_.stats()),
+        thread_([this] { run(); }) {}
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_draining_ = true;
+      is_stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  const models::ModelInfo& info() const { return info_; }
+  int32_t max_context() const { return request_limits_.max_context; }
+
+  Result<void> submit(Request request, OutputSink sink) {
+    TRY(validate_request(request, request_limits_));
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_draining_) return unavailable("the engine is shutting down");
+      if (num_queued() >= max_queued_) {
+        return exhausted(fmt::format("the queue is full: {} requests are waiting", max_queued_));
+      }
+      if (!live_ids_.insert(request.id).second) {
+        Error error = invalid_argument("request_id: another live request has the same id");
+        error.param = "request_id";
+        return error;
+      }
+      ++num_unfinished_;
+      submissions_.push_back({std::move(request), std::move(sink), clock_.now()});
+    }
+    wake_.notify_one();
+    return {};
+  }
+
+  void cancel(const std::string& request_id) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!live_ids_.contains(request_id)) return;
+      cancelled_ids_.insert(request_id);
+    }
+    wake_.notify_one();
+  }
+
+  EngineStats stats() const {
+    const std::lock_guard lock(mutex_);
+    EngineStats stats = stats_;
+    stats.num_queued = num_queued();
+    return stats;
+  }
+
+  void drain(TimePoint deadline) {
+    std::unique_lock lock(mutex_);
+    is_draining_ = true;
+    const auto is_done = [this] { return num_unfinished_ == 0; };
+    if (done_.wait_for(lock, deadline - clock_.now(), is_done)) return;
+    cancelled_ids_.insert(live_ids_.begin(), live_ids_.end());
+    wake_.notify_one();
+    done_.wait(lock, is_done);
+  }
+
+ private:
+  struct Submission {
+    Request request;
+    OutputSink sink;
+    TimePoint arrived;
+  };
+  struct Mail {
+    std::deque<Submission> submissions;
+    std::unordered_set<std::string> cancelled_ids;
+    bool is_stopping = false;
+  };
+
+  int32_t num_queued() const { return num_unfinished_ - stats_.num_running; }
+
+  void run() {
+    while (true) {
+      Mail mail = wait_for_mail();
+      for (Submission& submission : mail.submissions) start(std::move(submission));
+      for (const std::string& id : mail.cancelled_ids) core_.cancel(id);
+      if (mail.is_stopping) break;
+      core_.step();
+      publish_stats();
+    }
+    core_.cancel_all();
+    publish_stats();
+  }
+
+  Mail wait_for_mail() {
+    const bool is_idle = core_.is_idle();
+    std::unique_lock lock(mutex_);
+    if (is_idle) {
+      wake_.wait(lock, [this] {
+        return !submissions_.empty() || !cancelled_ids_.empty() || is_stopping_;
+      });
+    }
+    return {.submissions = std::exchange(submissions_, {}),
+            .cancelled_ids = std::exchange(cancelled_ids_, {}),
+            .is_stopping = is_stopping_};
+  }
+
+  // The id is free again before the client hears of the end; drain() returns after it heard.
+  void start(Submission&& submission) {
+    OutputSink sink =
+        [this, id = submission.request.id, client = std::move(submission.sink)](Output&& output) {
+          if (!output.finish) return client(std::move(output));
+          {
+            const std::lock_guard lock(mutex_);
+            live_ids_.erase(id);
+            stats_ = core_.stats();
+          }
+          client(std::move(output));
+          const std::lock_guard lock(mutex_);
+          if (--num_unfinished_ == 0) done_.notify_all();
+        };
+    core_.add(std::move(submission.request), std::move(sink), submission.arrived);
+  }
+
+  void publish_stats() {
+    const EngineStats stats = core_.stats();
+    const std::lock_guard lock(mutex_);
+    stats_ = stats;
+  }
+
+  const models::ModelInfo info_;
+  const RequestLimits request_limits_;
+  const int32_t max_queued_;
+  const Clock& clock_;
+  EngineCore core_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;                   // the engine thread waits for mail
+  std::condition_variable done_;                   // drain() waits for the last finish
+  std::deque<Submission> submissions_;             // at most max_queued_
+  std::unordered_set<std::string> cancelled_ids_;  // at most the live ids
+  std::unordered_set<std::string> live_ids_;       // at most max_queued_ + running
+  int32_t num_unfinished_ = 0;
+  bool is_draining_ = false;
+  bool is_stopping_ = false;
+  EngineStats stats_;
+
+  std::thread thread_;  // last: starts when everything above exists
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
+                                               std::unique_ptr<ModelRunner> runner,
+                                               const text::Tokenizer& tokenizer,
+                                               const Clock& clock) {
+  TRY_ASSIGN(EngineCore::Options options, EngineCore::resolve(config, *runner, random_seed()));
+  auto impl =
+      std::make_unique<Impl>(config, std::move(options), std::move(runner), tokenizer, clock);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+const models::ModelInfo& Engine::model_info() const { return impl_->info(); }
+int32_t Engine::max_context() const { return impl_->max_context(); }
+Result<void> Engine::submit(Request request, OutputSink sink) {
+  return impl_->submit(std::move(request), std::move(sink));
+}
+void Engine::cancel(const std::string& request_id) { impl_->cancel(request_id); }
+EngineStats Engine::stats() const { return impl_->stats(); }
+void Engine::drain(TimePoint deadline) { impl_->drain(deadline); }
+
+}  // namespace nibble::engine

@@ -1,0 +1,312 @@
+#include "engine/engine_core.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/random.h"
+
+namespace nibble::engine {
+namespace {
+
+// Which logits of its tokens a chunk needs.
+struct WantedLogits {
+  bool last = false;
+  bool all = false;
+};
+
+WantedLogits wanted_logits(const ScheduledChunk& chunk) {
+  const Sequence& sequence = *chunk.sequence;
+  const bool is_prompt_chunk = sequence.num_computed + 1 < sequence.num_prompt();
+  return {.last = chunk.num_tokens == sequence.num_pending(),
+          .all = is_prompt_chunk && sequence.wants_prompt_logprobs()};
+}
+
+int64_t num_logits_rows(const ScheduledChunk& chunk) {
+  const WantedLogits wanted = wanted_logits(chunk);
+  if (wanted.all) return chunk.num_tokens;
+  return wanted.last ? 1 : 0;
+}
+
+std::span<const float> row_of(TensorView logits, int64_t row) {
+  return {logits.row<float>(row), static_cast<size_t>(logits.shape[1])};
+}
+
+Error bad_logits_error(const Sequence& sequence, int32_t position) {
+  return internal_error(
+      fmt::format("the model gave logits that are not finite at position {} of request {}; the "
+                  "weights may be damaged",
+                  position,
+                  sequence.request.id));
+}
+
+bool contains(std::span<const int32_t> ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+Error config_error(std::string_view field, int64_t found, int64_t min, int64_t max) {
+  Error error = invalid_argument(
+      fmt::format("{}: is {}, expected an integer in [{}, {}]", field, found, min, max));
+  error.param = field;
+  return error;
+}
+
+}  // namespace
+
+Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
+                                                const ModelRunner& runner,
+                                                uint64_t base_seed) {
+  const models::ModelInfo& info = runner.info();
+  const int64_t capacity = int64_t{runner.num_pages()} * info.page_size;
+  const int64_t most = std::min<int64_t>(capacity, info.max_position_embeddings);
+  const int64_t max_context = config.max_context == 0 ? most : config.max_context;
+  if (max_context < 1 || max_context > most)
+    return config_error("max_context", max_context, 1, most);
+  const int32_t max_running = std::min(runner.num_slots(), runner.max_tokens_per_step());
+  if (config.max_running_requests < 1 || config.max_running_requests > max_running) {
+    return config_error("max_running_requests", config.max_running_requests, 1, max_running);
+  }
+  if (config.max_queued_requests < 1) {
+    return config_error("max_queued_requests", config.max_queued_requests, 1, INT32_MAX);
+  }
+  if (config.prefill_chunk_tokens < 1) {
+    return config_error("prefill_chunk_tokens", config.prefill_chunk_tokens, 1, INT32_MAX);
+  }
+  for (const int32_t id : config.eos_token_ids) {
+    if (id < 0 || id >= info.vocab_size) {
+      return config_error("eos_token_ids", id, 0, info.vocab_size - 1);
+    }
+  }
+  return Options{
+      .eos_token_ids = config.eos_token_ids,
+      .scheduling = {.num_slots = config.max_running_requests,
+                     .num_pages = runner.num_pages(),
+                     .page_size = info.page_size,
+                     .max_tokens_per_step = runner.max_tokens_per_step(),
+                     .prefill_chunk_tokens = config.prefill_chunk_tokens},
+      .requests = {.vocab_size = info.vocab_size, .max_context = static_cast<int32_t>(max_context)},
+      .base_seed = base_seed,
+  };
+}
+
+EngineCore::EngineCore(Options options,
+                       std::unique_ptr<ModelRunner> runner,
+                       const text::Tokenizer& tokenizer,
+                       const Clock& clock)
+    : options_(std::move(options)),
+      runner_(std::move(runner)),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      scheduler_(options_.scheduling) {}
+
+void EngineCore::add(Request request, OutputSink sink, TimePoint arrived) {
+  const int32_t max_tokens = resolved_max_tokens(request, options_.requests);
+  const uint64_t default_seed = split_mix64(options_.base_seed, num_added_++);
+  scheduler_.add(std::make_unique<Sequence>(
+      std::move(request), std::move(sink), tokenizer_, max_tokens, default_seed, arrived));
+}
+
+void EngineCore::cancel(std::string_view request_id) {
+  Sequence* sequence = scheduler_.find(request_id);
+  if (sequence != nullptr) finish(*sequence, {}, {.reason = FinishReason::kCancelled});
+}
+
+void EngineCore::cancel_all() {
+  while (Sequence* sequence = scheduler_.any()) {
+    finish(*sequence, {}, {.reason = FinishReason::kCancelled});
+  }
+}
+
+void EngineCore::step() {
+  const std::vector<ScheduledChunk> chunks = scheduler_.schedule();
+  if (chunks.empty()) return;
+  const Batch batch = make_batch(chunks);
+  const Result<StepResult> result = runner_->step(batch);
+  if (!result.ok()) {
+    for (const ScheduledChunk& chunk : chunks) fail(*chunk.sequence, result.error());
+    return;
+  }
+  int64_t row = 0;
+  for (const ScheduledChunk& chunk : chunks) {
+    const int64_t num_rows = num_logits_rows(chunk);
+    const TensorView none{.data = nullptr, .shape = {0, options_.requests.vocab_size}};
+    take_logits(chunk, num_rows == 0 ? none : result->logits.rows(row, num_rows));
+    row += num_rows;
+  }
+  CHECK(row == result->logits.num_rows() || row == 0) << row;
+}
+
+Batch EngineCore::make_batch(std::span<const ScheduledChunk> chunks) {
+  const TimePoint now = clock_.now();
+  Batch batch;
+  for (const ScheduledChunk& chunk : chunks) {
+    Sequence& sequence = *chunk.sequence;
+    if (!sequence.started) sequence.started = now;
+    if (sequence.num_computed == 0) runner_->reset_slot(sequence.slot);
+    const auto first = sequence.token_ids.begin() + sequence.num_computed;
+    const WantedLogits wanted = wanted_logits(chunk);
+    batch.items.push_back({.slot = sequence.slot,
+                           .token_ids = {first, first + chunk.num_tokens},
+                           .start_position = sequence.num_computed,
+                           .block_table = sequence.block_table,
+                           .wants_logits = wanted.last,
+                           .wants_all_logits = wanted.all});
+  }
+  return batch;
+}
+
+// logits: [rows that num_logits_rows() promised, vocab_size]
+void EngineCore::take_logits(const ScheduledChunk& chunk, TensorView logits) {
+  Sequence& sequence = *chunk.sequence;
+  const WantedLogits wanted = wanted_logits(chunk);
+  if (sequence.num_computed < sequence.num_prompt()) {
+    const int32_t prompt_left = sequence.num_prompt() - sequence.num_computed;
+    totals_.prompt_tokens_total += std::min(chunk.num_tokens, prompt_left);
+  }
+  if (wanted.all && !score_prompt(sequence, logits)) {
+    return fail(sequence, bad_logits_error(sequence, sequence.num_computed));
+  }
+  sequence.num_computed += chunk.num_tokens;
+  if (!wanted.last) return;
+  const std::span<const float> row = row_of(logits, logits.num_rows() - 1);
+  if (!all_finite(row))
+    return fail(sequence, bad_logits_error(sequence, sequence.num_computed - 1));
+  generate(sequence, row);
+}
+
+// Row i belongs to position num_computed + i and scores the token after it. False when a row is not
+// finite. Rows that a preempted sequence computes again are not scored twice.
+bool EngineCore::score_prompt(Sequence& sequence, TensorView logits) {
+  for (int64_t i = 0; i < logits.num_rows() && sequence.wants_prompt_logprobs(); ++i) {
+    const int64_t target = sequence.num_computed + i + 1;
+    if (target != static_cast<int64_t>(sequence.prompt_logprobs.size()) + 1) continue;
+    const std::span<const float> row = row_of(logits, i);
+    if (!all_finite(row)) return false;
+    sequence.prompt_logprobs.push_back(
+        token_logprob(row,
+                      sequence.token_ids[static_cast<size_t>(target)],
+                      sequence.request.sampling.top_logprobs));
+  }
+  return true;
+}
+
+void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {
+  const int32_t token_id = sample(sequence.request.sampling,
+                                  {.logits = logits,
+                                   .forbidden_ids = forbidden_ids(sequence),
+                                   .counts = &sequence.counts,
+                                   .seed = sequence.seed,
+                                   .position = static_cast<uint64_t>(sequence.num_generated())},
+                                  scratch_);
+  if (!sequence.first_token) sequence.first_token = clock_.now();
+  append_and_check_end(sequence, make_output(sequence, token_id, logits));
+}
+
+// What min_tokens still rules out.
+std::span<const int32_t> EngineCore::forbidden_ids(const Sequence& sequence) {
+  forbidden_.clear();
+  const SamplingParams& sampling = sequence.request.sampling;
+  if (sequence.num_generated() >= sampling.min_tokens) return {};
+  forbidden_ = sampling.stop_token_ids;
+  if (!sampling.ignore_eos) {
+    forbidden_.insert(
+        forbidden_.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+  }
+  return forbidden_;
+}
+
+Output EngineCore::make_output(Sequence& sequence,
+                               int32_t token_id,
+                               std::span<const float> logits) {
+  const SamplingParams& sampling = sequence.request.sampling;
+  Output output;
+  output.token_ids = {token_id};
+  if (sampling.logprobs) {
+    output.logprobs = {token_logprob(logits, token_id, sampling.top_logprobs)};
+  }
+  if (sequence.num_generated() == 0) output.prompt_logprobs = std::move(sequence.prompt_logprobs);
+  return output;
+}
+
+bool EngineCore::is_eos(const Sequence& sequence, int32_t token_id) const {
+  return !sequence.request.sampling.ignore_eos && contains(options_.eos_token_ids, token_id);
+}
+
+// A stop beats the length limit when both fall on one token.
+void EngineCore::append_and_check_end(Sequence& sequence, Output&& output) {
+  const SamplingParams& sampling = sequence.request.sampling;
+  const int32_t token_id = output.token_ids.front();
+  sequence.token_ids.push_back(token_id);
+  sequence.counts.add_generated(token_id);
+  ++totals_.generation_tokens_total;
+
+  const bool is_stop_id = contains(sampling.stop_token_ids, token_id);
+  const bool is_end = is_stop_id || is_eos(sequence, token_id);
+  if (!is_end || sampling.include_stop_in_output) {
+    const bool can_stop = !is_end && sequence.num_generated() >= sampling.min_tokens;
+    output.text = sequence.push_text(token_id, can_stop);
+  }
+  Finish end;
+  if (const std::string* stop = sequence.stop_matcher.match()) {
+    end.matched_stop = *stop;
+    return finish(sequence, std::move(output), std::move(end));
+  }
+  if (is_end) {
+    if (is_stop_id) end.matched_stop_token = token_id;
+    return finish(sequence, std::move(output), std::move(end));
+  }
+  if (sequence.num_generated() >= sequence.max_tokens) {
+    end.reason = FinishReason::kLength;
+    return finish(sequence, std::move(output), std::move(end));
+  }
+  sequence.sink(std::move(output));
+}
+
+void EngineCore::fail(Sequence& sequence, Error error) {
+  Finish end{.reason = FinishReason::kError};
+  end.error = std::move(error);
+  finish(sequence, {}, std::move(end));
+}
+
+void EngineCore::finish(Sequence& sequence, Output&& output, Finish&& end) {
+  output.text += sequence.flush_text();
+  const TimePoint now = clock_.now();
+  const TimePoint started = sequence.started.value_or(now);
+  const TimePoint first_token = sequence.first_token.value_or(now);
+  end.usage = {.prompt_tokens = sequence.num_prompt(),
+               .completion_tokens = sequence.num_generated(),
+               .cached_tokens = 0};
+  end.queue_seconds = to_seconds(started - sequence.arrived);
+  end.prefill_seconds = to_seconds(first_token - started);
+  end.decode_seconds = to_seconds(now - first_token);
+  switch (end.reason) {
+    case FinishReason::kStop:
+    case FinishReason::kLength:
+      ++totals_.requests_finished_total;
+      break;
+    case FinishReason::kCancelled:
+      ++totals_.requests_cancelled_total;
+      break;
+    case FinishReason::kError:
+      ++totals_.requests_failed_total;
+      break;
+  }
+  output.finish = std::move(end);
+  // Out of the scheduler first: the sink may look at what is free.
+  const std::unique_ptr<Sequence> finished = scheduler_.remove(sequence);
+  finished->sink(std::move(output));
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = totals_;
+  stats.num_running = scheduler_.num_running();
+  stats.num_queued = scheduler_.num_waiting();
+  stats.num_pages_used = scheduler_.pages().num_used();
+  stats.num_pages_total = scheduler_.pages().num_pages();
+  return stats;
+}
+
+}  // namespace nibble::engine

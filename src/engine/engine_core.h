@@ -1,0 +1,79 @@
+// The engine without its thread: one call is one step. Simulations drive it directly, which makes a
+// run a function of its seed. Owner: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/admission.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace nibble::engine {
+
+class EngineCore final {
+ public:
+  struct Options {
+    std::vector<int32_t> eos_token_ids;
+    SchedulerLimits scheduling;
+    RequestLimits requests;
+    uint64_t base_seed = 0;  // requests without a seed draw theirs from it
+  };
+
+  // Makes the options that fit the runner. kInvalidArgument names the config field.
+  static Result<Options> resolve(const EngineConfig& config,
+                                 const ModelRunner& runner,
+                                 uint64_t base_seed);
+
+  // The tokenizer and the clock must outlive the core.
+  EngineCore(Options options,
+             std::unique_ptr<ModelRunner> runner,
+             const text::Tokenizer& tokenizer,
+             const Clock& clock);
+
+  // Takes over a request that validate_request() accepted. Its sink gets exactly one finish.
+  void add(Request request, OutputSink sink, TimePoint arrived);
+  // Ends the request with kCancelled, now; unknown ids are ignored.
+  void cancel(std::string_view request_id);
+  void cancel_all();
+
+  // Computes one batch and reports what it gave. Does nothing when idle.
+  void step();
+
+  bool is_idle() const { return scheduler_.any() == nullptr; }
+  EngineStats stats() const;
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  Batch make_batch(std::span<const ScheduledChunk> chunks);
+  void take_logits(const ScheduledChunk& chunk, TensorView logits);
+  bool score_prompt(Sequence& sequence, TensorView logits);
+  void generate(Sequence& sequence, std::span<const float> logits);
+  Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
+  void append_and_check_end(Sequence& sequence, Output&& output);
+  std::span<const int32_t> forbidden_ids(const Sequence& sequence);
+  bool is_eos(const Sequence& sequence, int32_t token_id) const;
+  void fail(Sequence& sequence, Error error);
+  void finish(Sequence& sequence, Output&& output, Finish&& finish);
+
+  Options options_;
+  std::unique_ptr<ModelRunner> runner_;
+  const text::Tokenizer& tokenizer_;
+  const Clock& clock_;
+  Scheduler scheduler_;
+  SamplerScratch scratch_;
+  std::vector<int32_t> forbidden_;  // scratch of forbidden_ids()
+  uint64_t num_added_ = 0;
+  EngineStats totals_;  // only the *_total fields
+};
+
+}  // namespace nibble::engine

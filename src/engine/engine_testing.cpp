@@ -1,0 +1,152 @@
+#include "engine/engine_testing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/random.h"
+
+namespace nibble::engine::testing {
+
+FakeTokenizer::FakeTokenizer(std::vector<std::string> tokens, std::vector<int32_t> specials)
+    : tokens_(std::move(tokens)), specials_(std::move(specials)) {}
+
+Result<std::vector<int32_t>> FakeTokenizer::encode(std::string_view,
+                                                   std::span<const text::ByteRange>) const {
+  return unsupported("the fake tokenizer cannot encode");
+}
+
+std::string_view FakeTokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return tokens_[static_cast<size_t>(id)];
+}
+
+bool FakeTokenizer::is_special(int32_t id) const {
+  return std::find(specials_.begin(), specials_.end(), id) != specials_.end();
+}
+
+std::optional<int32_t> FakeTokenizer::added_token(std::string_view) const { return std::nullopt; }
+
+LogitsFn scripted_logits(int32_t vocab_size, size_t num_prompt, std::vector<int32_t> script) {
+  return [=](std::span<const int32_t> history) {
+    std::vector<float> logits(static_cast<size_t>(vocab_size), 0.0F);
+    const size_t index = history.size() - num_prompt;
+    if (history.size() >= num_prompt && index < script.size()) {
+      logits[static_cast<size_t>(script[index])] = 20.0F;
+    }
+    return logits;
+  };
+}
+
+LogitsFn hashed_logits(int32_t vocab_size) {
+  return [=](std::span<const int32_t> history) {
+    uint64_t hash = history.size();
+    for (const int32_t token : history) hash = mix64(hash ^ static_cast<uint64_t>(token + 1));
+    std::vector<float> logits(static_cast<size_t>(vocab_size));
+    for (size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = static_cast<float>(uniform_at(hash, i) * 8.0 - 4.0);
+    }
+    return logits;
+  };
+}
+
+FakeModelRunner::FakeModelRunner(FakeModelOptions options)
+    : options_(std::move(options)),
+      info_{.architecture = "fake",
+            .vocab_size = options_.vocab_size,
+            .max_position_embeddings = options_.num_pages * options_.page_size,
+            .page_size = options_.page_size},
+      histories_(static_cast<size_t>(options_.num_slots)),
+      paged_tokens_(static_cast<size_t>(options_.num_pages * options_.page_size), -1) {}
+
+std::vector<int32_t>& FakeModelRunner::history(SlotId slot) {
+  CHECK(slot.value >= 0 && slot.value < options_.num_slots) << slot.value;
+  return histories_[static_cast<size_t>(slot.value)];
+}
+
+Result<void> FakeModelRunner::truncate(SlotId slot, int32_t length) {
+  history(slot).resize(static_cast<size_t>(length));
+  return {};
+}
+
+Result<std::vector<std::byte>> FakeModelRunner::save_slot(SlotId) {
+  return unsupported("no snapshots");
+}
+
+Result<void> FakeModelRunner::restore_slot(SlotId, std::span<const std::byte>) {
+  return unsupported("no snapshots");
+}
+
+int32_t& FakeModelRunner::paged_token(const BatchItem& item, size_t position) {
+  const auto page_size = static_cast<size_t>(options_.page_size);
+  CHECK(position / page_size < item.block_table.size()) << "block table too short";
+  const auto page = static_cast<size_t>(item.block_table[position / page_size].value);
+  return paged_tokens_.at(page * page_size + position % page_size);
+}
+
+void FakeModelRunner::append_logits(std::span<const int32_t> tokens) {
+  const std::vector<float> row = options_.logits(tokens);
+  logits_.insert(logits_.end(), row.begin(), row.end());
+}
+
+Result<StepResult> FakeModelRunner::step(const Batch& batch) {
+  if (before_step) TRY(before_step(batch));
+  logits_.clear();
+  size_t num_tokens = 0;
+  std::vector<SlotId> slots;
+  for (const BatchItem& item : batch.items) {
+    CHECK(std::find(slots.begin(), slots.end(), item.slot) == slots.end()) << "slot named twice";
+    slots.push_back(item.slot);
+    std::vector<int32_t>& tokens = history(item.slot);
+    CHECK(static_cast<size_t>(item.start_position) == tokens.size()) << "position skipped";
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      CHECK(paged_token(item, i) == tokens[i]) << "page overwritten at position " << i;
+    }
+    for (size_t i = 0; i < item.token_ids.size(); ++i) {
+      paged_token(item, tokens.size()) = item.token_ids[i];
+      tokens.push_back(item.token_ids[i]);
+      const bool is_last = i + 1 == item.token_ids.size();
+      if (item.wants_all_logits || (item.wants_logits && is_last)) append_logits(tokens);
+    }
+    num_tokens += item.token_ids.size();
+  }
+  CHECK(num_tokens > 0 && num_tokens <= static_cast<size_t>(options_.max_tokens_per_step));
+  const auto num_rows = static_cast<int64_t>(logits_.size()) / options_.vocab_size;
+  return StepResult{.logits = TensorView::contiguous(
+                        logits_.data(), DType::kF32, {num_rows, options_.vocab_size})};
+}
+
+OutputSink Received::sink() {
+  return [this](Output&& output) {
+    CHECK(finishes.empty()) << "output after the finish";
+    token_ids.insert(token_ids.end(), output.token_ids.begin(), output.token_ids.end());
+    text += output.text;
+    logprobs.insert(logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+    if (!output.prompt_logprobs.empty()) prompt_logprobs = std::move(output.prompt_logprobs);
+    if (output.finish) finishes.push_back(std::move(*output.finish));
+    ++num_outputs;
+  };
+}
+
+std::vector<int32_t> expected_tokens(const Request& request, const LogitsFn& logits, int32_t eos) {
+  std::vector<int32_t> history = request.prompt_ids;
+  std::vector<int32_t> output;
+  TokenCounts counts(request.sampling, request.prompt_ids);
+  SamplerScratch scratch;
+  while (static_cast<int32_t>(output.size()) < request.sampling.max_tokens) {
+    const std::vector<float> row = logits(history);
+    const int32_t token = sample(request.sampling,
+                                 {.logits = row,
+                                  .counts = &counts,
+                                  .seed = *request.sampling.seed,
+                                  .position = output.size()},
+                                 scratch);
+    history.push_back(token);
+    output.push_back(token);
+    counts.add_generated(token);
+    if (token == eos) break;
+  }
+  return output;
+}
+
+}  // namespace nibble::engine::testing

@@ -1,0 +1,115 @@
+#include "engine/model_runner.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked_math.h"
+
+namespace nibble::engine {
+namespace {
+
+// Flattens batches into the model's input. The arrays are members, so that steps do not allocate
+// once the largest batch has been seen.
+class LocalModelRunner final : public ModelRunner {
+ public:
+  LocalModelRunner(std::unique_ptr<models::Model> model,
+                   const models::StateOptions& state,
+                   std::unique_ptr<comm::Communicator> communicator)
+      : model_(std::move(model)), state_(state), communicator_(std::move(communicator)) {}
+
+  const models::ModelInfo& info() const override { return model_->info(); }
+  const std::vector<models::RoutedModule>& routed_modules() const override {
+    return model_->routed_modules();
+  }
+  int32_t num_slots() const override { return state_.num_slots; }
+  int32_t num_pages() const override { return state_.num_pages; }
+  int32_t max_tokens_per_step() const override { return state_.max_tokens_per_pass; }
+  int64_t memory_bytes() const override { return model_->weights_bytes() + model_->state_bytes(); }
+
+  void reset_slot(SlotId slot) override { model_->reset_slot(slot); }
+  Result<void> truncate(SlotId slot, int32_t length) override {
+    return model_->truncate(slot, length);
+  }
+  Result<std::vector<std::byte>> save_slot(SlotId slot) override { return model_->save_slot(slot); }
+  Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) override {
+    return model_->restore_slot(slot, snapshot);
+  }
+
+  Result<StepResult> step(const Batch& batch) override {
+    flatten(batch);
+    const models::ForwardInput input{
+        .token_ids = token_ids_,
+        .positions = positions_,
+        .cu_seqlens = cu_seqlens_,
+        .slots = slots_,
+        .block_tables = block_tables_,
+        .logits_rows = logits_rows_,
+        .tp_rank = communicator_->rank(),
+        .tp_size = communicator_->size(),
+        .communicator = communicator_.get(),
+    };
+    models::ForwardOutput output;
+    TRY(model_->forward(input, output));
+    DCHECK(output.logits.num_rows() == static_cast<int64_t>(logits_rows_.size()));
+    return StepResult{.logits = output.logits};
+  }
+
+ private:
+  void flatten(const Batch& batch) {
+    token_ids_.clear();
+    positions_.clear();
+    cu_seqlens_.assign(1, 0);
+    slots_.clear();
+    block_tables_.clear();
+    logits_rows_.clear();
+    for (const BatchItem& item : batch.items) append(item);
+  }
+
+  void append(const BatchItem& item) {
+    const auto num_tokens = static_cast<int32_t>(item.token_ids.size());
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      const bool is_wanted = item.wants_all_logits || (item.wants_logits && i + 1 == num_tokens);
+      if (is_wanted) logits_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
+      token_ids_.push_back(item.token_ids[static_cast<size_t>(i)]);
+      positions_.push_back(item.start_position + i);
+    }
+    cu_seqlens_.push_back(static_cast<int32_t>(token_ids_.size()));
+    slots_.push_back(item.slot);
+    block_tables_.push_back(item.block_table);
+  }
+
+  std::unique_ptr<models::Model> model_;
+  models::StateOptions state_;
+  std::unique_ptr<comm::Communicator> communicator_;
+
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> positions_;
+  std::vector<int32_t> cu_seqlens_;
+  std::vector<SlotId> slots_;
+  std::vector<std::span<const PageId>> block_tables_;
+  std::vector<int32_t> logits_rows_;
+};
+
+}  // namespace
+
+models::StateOptions resolve_state(models::StateOptions state, const models::ModelInfo& info) {
+  if (state.max_context == 0) state.max_context = info.max_position_embeddings;
+  if (state.num_pages == 0) {
+    state.num_pages = static_cast<int32_t>(ceil_div(state.max_context, info.page_size));
+  }
+  return state;
+}
+
+Result<std::unique_ptr<ModelRunner>> make_model_runner(
+    std::unique_ptr<models::Model> model,
+    const models::StateOptions& state,
+    std::unique_ptr<comm::Communicator> communicator) {
+  const models::StateOptions resolved = resolve_state(state, model->info());
+  TRY(model->reserve_state(resolved));
+  return std::unique_ptr<ModelRunner>(
+      new LocalModelRunner(std::move(model), resolved, std::move(communicator)));
+}
+
+}  // namespace nibble::engine

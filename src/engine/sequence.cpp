@@ -1,0 +1,43 @@
+#include "engine/sequence.h"
+
+#include <utility>
+
+namespace nibble::engine {
+
+Sequence::Sequence(Request accepted_request,
+                   OutputSink output_sink,
+                   const text::Tokenizer& tokenizer,
+                   int32_t resolved_max_tokens,
+                   uint64_t default_seed,
+                   TimePoint arrival)
+    : request(std::move(accepted_request)),
+      sink(std::move(output_sink)),
+      max_tokens(resolved_max_tokens),
+      seed(request.sampling.seed.value_or(default_seed)),
+      token_ids(request.prompt_ids),
+      counts(request.sampling, request.prompt_ids),
+      detokenizer(tokenizer,
+                  request.sampling.skip_special_tokens ? text::Detokenizer::Specials::kSkip
+                                                       : text::Detokenizer::Specials::kKeep),
+      stop_matcher(request.sampling.stop,
+                   request.sampling.include_stop_in_output ? StopMatcher::MatchedText::kKeep
+                                                           : StopMatcher::MatchedText::kDrop),
+      arrived(arrival) {}
+
+bool Sequence::wants_prompt_logprobs() const {
+  return request.sampling.prompt_logprobs &&
+         static_cast<int32_t>(prompt_logprobs.size()) + 1 < num_prompt();
+}
+
+std::string Sequence::push_text(int32_t token_id, bool can_stop) {
+  const std::string piece = detokenizer.push(token_id);
+  return can_stop ? stop_matcher.push(piece) : stop_matcher.pass(piece);
+}
+
+std::string Sequence::flush_text() {
+  if (stop_matcher.match() != nullptr) return {};
+  std::string text = stop_matcher.flush();
+  return text.append(detokenizer.flush());
+}
+
+}  // namespace nibble::engine

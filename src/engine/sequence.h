@@ -1,0 +1,65 @@
+// One accepted request on its way through the engine. Owner: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/stop_matcher.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace nibble::engine {
+
+// Tokens are computed strictly in order; a sequence is in prefill while more than one known token
+// is not computed yet, in decode otherwise. Preemption sets num_computed back to 0 and keeps the
+// tokens.
+struct Sequence {
+  Sequence(Request accepted_request,
+           OutputSink output_sink,
+           const text::Tokenizer& tokenizer,
+           int32_t resolved_max_tokens,
+           uint64_t default_seed,
+           TimePoint arrival);
+
+  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t num_prompt() const { return static_cast<int32_t>(request.prompt_ids.size()); }
+  int32_t num_generated() const { return num_tokens() - num_prompt(); }
+  int32_t num_pending() const { return num_tokens() - num_computed; }
+  bool is_decoding() const { return num_pending() == 1 && num_generated() > 0; }
+  // Prompt logprobs are wanted and not all there: rows of this many prompt tokens are missing.
+  bool wants_prompt_logprobs() const;
+
+  // The text that `token_id` makes certain; stop strings count when `can_stop`.
+  std::string push_text(int32_t token_id, bool can_stop);
+  // What is still held back, at the end.
+  std::string flush_text();
+
+  Request request;
+  OutputSink sink;
+  int32_t max_tokens;
+  uint64_t seed;
+
+  std::vector<int32_t> token_ids;  // prompt, then output; at most max_context
+  int32_t num_computed = 0;        // leading tokens whose state the model holds
+
+  SlotId slot;                      // valid while running
+  std::vector<PageId> block_table;  // covers num_computed tokens and what the next step adds
+
+  TokenCounts counts;
+  text::Detokenizer detokenizer;
+  StopMatcher stop_matcher;
+  std::vector<TokenLogprob> prompt_logprobs;  // of prompt tokens 1, 2, ...
+
+  TimePoint arrived;
+  std::optional<TimePoint> started;      // first scheduled
+  std::optional<TimePoint> first_token;  // first token sampled
+};
+
+}  // namespace nibble::engine

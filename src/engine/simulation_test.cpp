@@ -1,0 +1,155 @@
+// Seeded runs of the engine core against a fake model and a fake clock: random requests, chunk
+// sizes, page pools, cancels and failing steps. A failing seed is printed; the run is a function of
+// it.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "engine/engine_core.h"
+#include "engine/engine_testing.h"
+
+namespace nibble::engine {
+namespace {
+
+using testing::FakeModelRunner;
+using testing::Received;
+
+constexpr int32_t kVocab = 24;
+constexpr int32_t kEos = 0;
+
+class Simulation final {
+ public:
+  explicit Simulation(uint32_t seed) : random_(seed), logits_(testing::hashed_logits(kVocab)) {
+    std::vector<std::string> tokens;
+    for (int32_t i = 0; i < kVocab; ++i) tokens.emplace_back(1, static_cast<char>('a' + i));
+    tokenizer_ = std::make_unique<testing::FakeTokenizer>(tokens);
+    make_core();
+  }
+
+  void run() {
+    const int32_t num_requests = between(1, 30);
+    while (num_added_ < num_requests || !core_->is_idle()) {
+      if (num_added_ < num_requests && one_in(3)) add_request();
+      if (one_in(25)) cancel_one();
+      fail_next_step_ = one_in(150);
+      clock_.advance(std::chrono::milliseconds(between(0, 20)));
+      core_->step();
+      check_pages();
+    }
+    for (const auto& [id, request] : requests_) check_outcome(request, received_.at(id));
+    EXPECT_EQ(core_->stats().num_pages_used, 0);
+  }
+
+  int64_t num_preemptions() const { return core_->scheduler().num_preemptions(); }
+
+ private:
+  int32_t between(int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random_);
+  }
+  bool one_in(int32_t n) { return between(1, n) == 1; }
+
+  void make_core() {
+    testing::FakeModelOptions options;
+    options.vocab_size = kVocab;
+    options.page_size = 1 << between(0, 3);
+    options.num_slots = between(1, 6);
+    max_context_ = between(20, 60);
+    // From just enough for one sequence to plenty.
+    options.num_pages = max_context_ / options.page_size + 1 + between(0, 60) / options.page_size;
+    options.max_tokens_per_step = options.num_slots + between(0, 20);
+    options.logits = logits_;
+    EngineConfig config;
+    config.max_context = max_context_;
+    config.max_running_requests = options.num_slots;
+    config.prefill_chunk_tokens = between(1, 16);
+    config.eos_token_ids = {kEos};
+    auto runner = std::make_unique<FakeModelRunner>(options);
+    runner->before_step = [this](const Batch&) -> Result<void> {
+      if (fail_next_step_) return exhausted("injected");
+      return {};
+    };
+    auto resolved = EngineCore::resolve(config, *runner, 1);
+    ASSERT_TRUE(resolved.ok()) << resolved.error().message;
+    limits_ = resolved->requests;
+    core_ = std::make_unique<EngineCore>(*resolved, std::move(runner), *tokenizer_, clock_);
+  }
+
+  void add_request() {
+    Request request;
+    request.id = std::to_string(num_added_++);
+    const int32_t num_prompt = between(1, max_context_ - 1);
+    for (int32_t i = 0; i < num_prompt; ++i) request.prompt_ids.push_back(between(0, kVocab - 1));
+    SamplingParams& sampling = request.sampling;
+    sampling.max_tokens = between(1, max_context_ - num_prompt);
+    sampling.seed = random_();
+    sampling.temperature = one_in(3) ? 0.0F : 1.0F;
+    sampling.top_k = between(0, 8);
+    sampling.top_p = one_in(2) ? 1.0F : 0.9F;
+    sampling.repetition_penalty = one_in(2) ? 1.0F : 1.2F;
+    sampling.presence_penalty = one_in(2) ? 0.0F : 0.5F;
+    sampling.prompt_logprobs = one_in(4);
+    sampling.logprobs = one_in(4);
+    ASSERT_TRUE(validate_request(request, limits_).ok());
+    Received& received = received_[request.id];
+    requests_[request.id] = request;
+    core_->add(request, received.sink(), clock_.now());
+  }
+
+  void cancel_one() {
+    if (num_added_ > 0) core_->cancel(std::to_string(between(0, num_added_ - 1)));
+  }
+
+  void check_pages() {
+    const auto& pages = core_->scheduler().pages();
+    EXPECT_TRUE(!core_->is_idle() || pages.num_used() == 0);
+  }
+
+  void check_outcome(const Request& request, const Received& received) {
+    ASSERT_EQ(received.finishes.size(), 1U) << "request " << request.id;
+    const Finish& finish = received.finishes[0];
+    const auto expected = testing::expected_tokens(request, logits_, kEos);
+    const auto num_tokens = received.token_ids.size();
+    ASSERT_LE(num_tokens, expected.size());
+    const std::vector<int32_t> prefix(expected.begin(),
+                                      expected.begin() + static_cast<std::ptrdiff_t>(num_tokens));
+    EXPECT_EQ(received.token_ids, prefix) << "request " << request.id;
+    EXPECT_EQ(finish.usage.completion_tokens, static_cast<int32_t>(num_tokens));
+    EXPECT_EQ(received.logprobs.size(), request.sampling.logprobs ? num_tokens : 0);
+    const bool is_complete =
+        finish.reason == FinishReason::kStop || finish.reason == FinishReason::kLength;
+    if (!is_complete) return;
+    EXPECT_EQ(num_tokens, expected.size());
+    EXPECT_EQ(finish.reason == FinishReason::kStop, expected.back() == kEos);
+    if (request.sampling.prompt_logprobs) {
+      EXPECT_EQ(received.prompt_logprobs.size(), request.prompt_ids.size() - 1);
+    }
+  }
+
+  std::mt19937 random_;
+  testing::LogitsFn logits_;
+  testing::FakeClock clock_;
+  std::unique_ptr<testing::FakeTokenizer> tokenizer_;
+  std::unique_ptr<EngineCore> core_;
+  RequestLimits limits_;
+  int32_t max_context_ = 0;
+  int32_t num_added_ = 0;
+  bool fail_next_step_ = false;
+  std::map<std::string, Request> requests_;
+  std::map<std::string, Received> received_;
+};
+
+TEST(EngineSimulation, EachRequestEndsOnceWithTheTokensThatItGivesAlone) {
+  int64_t num_preemptions = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Simulation simulation(seed);
+    simulation.run();
+    num_preemptions += simulation.num_preemptions();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(num_preemptions, 0) << "the pools are too large to test preemption";
+}
+
+}  // namespace
+}  // namespace nibble::engine
