@@ -27,9 +27,9 @@ size_t take_byte(std::string_view& input) {
 
 // Each edit is: offset (2 bytes), bytes to delete (1), bytes to insert (1), the inserted bytes.
 std::string edited_file(std::string_view input) {
-  static const std::string kValid =
+  static const std::string valid_file =
       nibble::json::dump(nibble::text::testing::minimal_tokenizer(), nibble::json::Style::kCompact);
-  std::string file = kValid;
+  std::string file = valid_file;
   while (!input.empty()) {
     const size_t high = take_byte(input);
     const size_t offset = (high * 256 + take_byte(input)) % (file.size() + 1);

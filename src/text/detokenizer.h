@@ -8,7 +8,8 @@
 
 namespace nibble::text {
 
-// Owner: one sequence. Bytes of an unfinished UTF-8 sequence are held back until it completes or proves ill-formed.
+// Owner: one sequence. Bytes of an unfinished UTF-8 sequence are held back until it completes or
+// proves ill-formed.
 class Detokenizer final {
  public:
   enum class Specials { kSkip, kKeep };

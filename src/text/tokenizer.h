@@ -1,5 +1,5 @@
-// Text to token ids and back. One of the program's six virtual seams: byte-level BPE is the first implementation.
-// Immutable after loading; safe to use from any number of threads.
+// Text to token ids and back. One of the program's six virtual seams: byte-level BPE is the first
+// implementation. Immutable after loading; safe to use from any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class Tokenizer {
 
   virtual int32_t vocab_size() const = 0;  // largest id + 1
 
-  // Encodes UTF-8 text. Added (special) tokens match only where they lie wholly inside one of `special_ranges`
-  // (sorted, disjoint); elsewhere their text is ordinary text.
-  // kInvalidArgument: ill-formed UTF-8, or more than 64 MiB.
+  // Encodes UTF-8 text. Added (special) tokens match only where they lie wholly inside one of
+  // `special_ranges` (sorted, disjoint); elsewhere their text is ordinary text. kInvalidArgument:
+  // ill-formed UTF-8, or more than 64 MiB.
   virtual Result<std::vector<int32_t>> encode(std::string_view text,
                                               std::span<const ByteRange> special_ranges) const = 0;
 
@@ -48,13 +48,15 @@ class Tokenizer {
     const ByteRange all{0, text.size()};
     return encode(text, {&all, 1});
   }
-  // Concatenated token bytes with ill-formed parts as U+FFFD. kInvalidArgument for ids outside the vocabulary.
+  // Concatenated token bytes with ill-formed parts as U+FFFD. kInvalidArgument for ids outside the
+  // vocabulary.
   Result<std::string> decode(std::span<const int32_t> ids) const;
 };
 
-// Loads DIR/tokenizer.json. kNotFound, kInvalidArgument (with file and JSON path) or kUnsupported (a component,
-// such as a normaliser, that this implementation does not reproduce exactly).
+// Loads DIR/tokenizer.json. kNotFound, kInvalidArgument (with file and JSON path) or kUnsupported
+// (a component, such as a normaliser, that this implementation does not reproduce exactly).
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Path& dir);
-Result<std::unique_ptr<Tokenizer>> parse_tokenizer(std::string_view tokenizer_json, std::string_view file_name);
+Result<std::unique_ptr<Tokenizer>> parse_tokenizer(std::string_view tokenizer_json,
+                                                   std::string_view file_name);
 
 }  // namespace nibble::text

@@ -18,7 +18,7 @@ using json::Value;
 
 // The largest published files have 9 MB and 0.6 million JSON values.
 constexpr json::Limits kJsonLimits = {
-    .max_depth = 16, .max_nodes = 4 * kTokenIdLimit, .max_bytes = 64 << 20};
+    .max_depth = 16, .max_nodes = int64_t{4} * kTokenIdLimit, .max_bytes = 64 << 20};
 
 constexpr size_t kShownBytesMax = 100;
 

@@ -333,6 +333,7 @@ TEST(Tokenizer, IsSharedByThreads) {
   std::vector<std::vector<int32_t>> results(4);
   {
     std::vector<std::jthread> threads;
+    threads.reserve(results.size());
     for (auto& result : results) {
       threads.emplace_back([&result, &text] { result = encode(tiny_v4(), text, {}); });
     }
