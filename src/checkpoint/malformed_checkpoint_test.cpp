@@ -83,14 +83,20 @@ struct Mutation {
   std::vector<std::string> texts;
 };
 
-Mutation header_edit(
-    const char* name, std::string from, std::string to, Errc code, std::vector<std::string> texts) {
+Mutation header_edit(const char* name,
+                     const std::string& from,
+                     const std::string& to,
+                     Errc code,
+                     std::vector<std::string> texts) {
   texts.push_back(kFirst);
   return {name, [=](Files& f) { edit(f.first.header, from, to); }, code, texts};
 }
 
-Mutation index_edit(
-    const char* name, std::string from, std::string to, Errc code, std::vector<std::string> texts) {
+Mutation index_edit(const char* name,
+                    const std::string& from,
+                    const std::string& to,
+                    Errc code,
+                    std::vector<std::string> texts) {
   texts.push_back(kIndex);
   return {name, [=](Files& f) { edit(f.index, from, to); }, code, texts};
 }

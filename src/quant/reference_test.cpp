@@ -27,9 +27,8 @@ std::vector<float> decoded(const WeightView& weight) {
 }
 
 std::vector<uint8_t> bytes_of(const std::vector<std::byte>& bytes) {
-  std::vector<uint8_t> out;
-  for (const std::byte b : bytes) out.push_back(std::to_integer<uint8_t>(b));
-  return out;
+  const auto* begin = reinterpret_cast<const uint8_t*>(bytes.data());
+  return {begin, begin + bytes.size()};
 }
 
 TEST(Mxfp4, DecodesTheWorkedExample) {
@@ -155,7 +154,7 @@ TEST(Fp8Block128x128, UsesTheScaleOfARaggedBlock) {
 }
 
 TEST(Fp8Block128x128, RoundsE8m0ScalesUp) {
-  std::vector<float> w(128 * 128, 0.0f);
+  std::vector<float> w(size_t{128} * 128, 0.0f);
   w[0] = 3.0f * 448.0f;
   EXPECT_EQ(bytes_of(quantize(Format::kFp8E4m3Block128x128, w, 128, 128).scales),
             (std::vector<uint8_t>{127 + 2}));
@@ -175,6 +174,22 @@ TEST(Int4Group32, UsesSevenAndAHalfSteps) {
   EXPECT_FLOAT_EQ(back[1], -3.2f);
 }
 
+// Largest magnitude of each block of w [n, k], blocks in row-major order.
+std::vector<float> block_maxima(const std::vector<float>& w,
+                                int64_t n,
+                                int64_t k,
+                                BlockShape block) {
+  const int64_t blocks_per_row = ceil_div(k, block.k);
+  std::vector<float> maxima(static_cast<size_t>(ceil_div(n, block.n) * blocks_per_row), 0.0f);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < k; ++j) {
+      float& amax = maxima[static_cast<size_t>(i / block.n * blocks_per_row + j / block.k)];
+      amax = std::max(amax, std::fabs(w[static_cast<size_t>(i * k + j)]));
+    }
+  }
+  return maxima;
+}
+
 struct RoundTripCase {
   Format format;
   DType scale_dtype;
@@ -183,41 +198,34 @@ struct RoundTripCase {
 
 // A value between two neighbouring codes moves by at most half of their distance, relative to the
 // block's amax. Power-of-two scales waste up to one bit, so the half step doubles there.
+const RoundTripCase kRoundTrips[] = {
+    {Format::kF32, DType::kF32, 0.0f},
+    {Format::kBf16, DType::kF32, 1.0f / 256},
+    {Format::kF16, DType::kF32, 1.0f / 2048},
+    {Format::kFp8E4m3Block128x128, DType::kF32, 16.0f / 448},
+    {Format::kFp8E4m3Block128x128, DType::kF8E8m0, 32.0f / 448},
+    {Format::kMxfp4, DType::kF8E8m0, 2.0f / 6},
+    // The group scale rounds by at most 1/16 in either direction.
+    {Format::kNvfp4, DType::kF8E4m3, 1.0f / 6 * 17 / 16},
+    // Half a step, or half a step beyond the last positive code, and the rounding of the scale
+    // itself.
+    {Format::kInt4Group32, DType::kBf16, 0.5f / 7.5f + 8.0f / 7.5f / 256},
+    {Format::kInt4Group32, DType::kF16, 0.5f / 7.5f + 8.0f / 7.5f / 2048},
+    {Format::kInt4Group32, DType::kF32, 0.5f / 7.5f + 1e-6f},
+};
+
 TEST(Quantize, MovesNoValueByMoreThanHalfAStep) {
-  const RoundTripCase cases[] = {
-      {Format::kF32, DType::kF32, 0.0f},
-      {Format::kBf16, DType::kF32, 1.0f / 256},
-      {Format::kF16, DType::kF32, 1.0f / 2048},
-      {Format::kFp8E4m3Block128x128, DType::kF32, 16.0f / 448},
-      {Format::kFp8E4m3Block128x128, DType::kF8E8m0, 32.0f / 448},
-      {Format::kMxfp4, DType::kF8E8m0, 2.0f / 6},
-      // The group scale rounds by at most 1/16 in either direction.
-      {Format::kNvfp4, DType::kF8E4m3, 1.0f / 6 * 17 / 16},
-      // Half a step, or half a step beyond the last positive code, and the rounding of the scale
-      // itself.
-      {Format::kInt4Group32, DType::kBf16, 0.5f / 7.5f + 8.0f / 7.5f / 256},
-      {Format::kInt4Group32, DType::kF16, 0.5f / 7.5f + 8.0f / 7.5f / 2048},
-      {Format::kInt4Group32, DType::kF32, 0.5f / 7.5f + 1e-6f},
-  };
-  for (const RoundTripCase& c : cases) {
-    const int64_t n = 130;
-    const int64_t k = 160;
-    const std::vector<float> w = random_weight(n, k, 11);
-    const QuantizedWeight q = quantize(c.format, w, n, k, c.scale_dtype);
-    const std::vector<float> back = decoded(q.view());
+  const int64_t n = 130;
+  const int64_t k = 160;
+  const std::vector<float> w = random_weight(n, k, 11);
+  for (const RoundTripCase& c : kRoundTrips) {
+    const std::vector<float> back = decoded(quantize(c.format, w, n, k, c.scale_dtype).view());
     const BlockShape block = format_info(c.format).block_shape;
+    const std::vector<float> maxima = block_maxima(w, n, k, block);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < k; ++j) {
-        float amax = 0;
-        for (int64_t bi = i / block.n * block.n;
-             bi < std::min<int64_t>(n, (i / block.n + 1) * block.n);
-             ++bi) {
-          for (int64_t bj = j / block.k * block.k;
-               bj < std::min<int64_t>(k, (j / block.k + 1) * block.k);
-               ++bj) {
-            amax = std::max(amax, std::fabs(w[static_cast<size_t>(bi * k + bj)]));
-          }
-        }
+        const float amax =
+            maxima[static_cast<size_t>(i / block.n * ceil_div(k, block.k) + j / block.k)];
         const auto index = static_cast<size_t>(i * k + j);
         ASSERT_LE(std::fabs(back[index] - w[index]), c.step * amax)
             << format_name(c.format) << " " << i << " " << j;

@@ -118,6 +118,9 @@ Result<void> check_global_scale(const WeightTensors& tensors, const WeightView& 
   return {};
 }
 
+// 2^40 keeps every product with a small constant inside int64_t; no weight comes near it.
+bool is_size(int64_t dim) { return dim >= 1 && dim <= int64_t{1} << 40; }
+
 template <class T, class IsNan>
 int64_t count_if_nan(const TensorView& tensor, IsNan is_nan) {
   int64_t count = 0;
@@ -139,14 +142,17 @@ Result<WeightView> make_weight_view(const WeightTensors& tensors) {
   const std::optional<Format> format = find_format(weight.dtype, scale_dtype);
   if (!format) return no_such_format(tensors);
   const FormatInfo& info = format_info(*format);
-  if (weight.shape.rank() != 2) {
-    return data_loss(fmt::format("{}{}, expected a matrix [n, k]. The tensor is no linear weight.",
-                                 subject(tensors.name),
-                                 describe(weight)));
+  if (weight.shape.rank() != 2 || !is_size(weight.shape[0]) || !is_size(weight.shape[1])) {
+    return data_loss(fmt::format(
+        "{}{}, expected a matrix [n, k] that is not empty. The tensor is no linear weight.",
+        subject(tensors.name),
+        describe(weight)));
   }
-  WeightView view{.format = *format, .n = weight.shape[0], .codes = weight};
-  const std::optional<int64_t> k = checked_mul(weight.shape[1], info.elements_per_code);
-  if (!k || *k % k_multiple(*format) != 0) {
+  WeightView view{.format = *format,
+                  .n = weight.shape[0],
+                  .k = weight.shape[1] * info.elements_per_code,
+                  .codes = weight};
+  if (view.k % k_multiple(*format) != 0) {
     return data_loss(
         fmt::format("{}{}, expected k to be a multiple of {} for {} ({} per element). "
                     "The groups do not divide the input width; convert the checkpoint.",
@@ -156,7 +162,6 @@ Result<WeightView> make_weight_view(const WeightTensors& tensors) {
                     info.name,
                     info.elements_per_code));
   }
-  view.k = *k;
   if (tensors.scale) {
     TRY(check_scale(tensors, view));
     view.scales = *tensors.scale;

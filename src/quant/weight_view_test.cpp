@@ -120,12 +120,16 @@ TEST(MakeWeightView, NamesWhatDoesNotFit) {
   }
 }
 
-TEST(MakeWeightView, SurvivesOverflowingShapes) {
-  const int64_t huge = std::numeric_limits<int64_t>::max() / 2 + 1;
-  const Result<WeightView> view =
-      make_weight_view(scaled(shaped(DType::kI8, {1, huge}), shaped(DType::kF8E8m0, {1, 1})));
-  ASSERT_FALSE(view.ok());
-  EXPECT_EQ(view.error().code, Errc::kDataLoss);
+TEST(MakeWeightView, RefusesEmptyAndOverflowingShapes) {
+  const int64_t max = std::numeric_limits<int64_t>::max();
+  for (const Shape& shape :
+       {Shape{0, 256}, Shape{64, 0}, Shape{0, max}, Shape{max, 0}, Shape{1, max / 2 + 1}}) {
+    const Result<WeightView> view =
+        make_weight_view(scaled(shaped(DType::kI8, shape), shaped(DType::kF8E8m0, {1, 1})));
+    ASSERT_FALSE(view.ok());
+    EXPECT_EQ(view.error().code, Errc::kDataLoss);
+    EXPECT_THAT(view.error().message, HasSubstr(shape.to_string()));
+  }
 }
 
 TEST(MakeWeightView, EscapesHostileNames) {
