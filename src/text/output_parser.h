@@ -78,19 +78,19 @@ class OutputParser final {
 
  private:
   enum class State {
-    kLead,           // the very start
-    kReasoning,      //
-    kContent,        //
-    kVerbatim,       // content without markup: a malformed block, or tool calls are off
-    kBlock,          // between invokes
-    kInvokeName,     //
-    kInvokeBody,     // between parameters
-    kParameterName,  //
+    kLead,  // the very start
+    kReasoning,
+    kContent,
+    kVerbatim,  // content without markup: a malformed block, or tool calls are off
+    kBlock,     // between invokes
+    kInvokeName,
+    kInvokeBody,  // between parameters
+    kParameterName,
     kParameterKind,  // behind string="
-    kStringValue,    //
-    kJsonValue,      //
-    kJsonBody,       // one object instead of parameters
-    kAfterBlock,     // white space behind a block
+    kStringValue,
+    kJsonValue,
+    kJsonBody,    // one object instead of parameters
+    kAfterBlock,  // white space behind a block
   };
   enum class Progress { kNeedsMore, kAdvanced };
 
@@ -135,8 +135,9 @@ class OutputParser final {
   Options options_;
   State state_ = State::kLead;
   Message message_;
-  OutputDelta delta_;    // since the last push
-  std::string buffer_;   // text not yet final: what a fault would give back, then what is unread
+  OutputDelta delta_;  // since the last push
+  // Text not yet final: what a fault would give back (at most one invoke), then what is unread.
+  std::string buffer_;
   size_t cursor_ = 0;    // first unread byte of the buffer
   size_t searched_ = 0;  // the needle searched for does not begin before this byte
   OpenCall call_;
