@@ -4,7 +4,6 @@
 using Vec = __m256;
 using Half = __m128;
 using Wide = __m256d;
-using Keys = __m256i;
 constexpr int64_t kLanes = 8;
 constexpr int64_t kTile = 4;  // vectors that one sum_tile reduces; lanes of a Half
 constexpr int64_t kWideLanes = 4;
@@ -111,27 +110,12 @@ inline Wide negate_by_bit1(Wide bits, Wide v) {
   return _mm256_xor_pd(v, _mm256_and_pd(_mm256_castsi256_pd(shifted), _mm256_set1_pd(-0.0)));
 }
 
-// --- integers, for selection ---------------------------------------------------------------------
+// --- comparisons, for selection ------------------------------------------------------------------
+// Bit i is set where lane i compares true.
 
-inline Keys as_keys(Vec v) { return _mm256_castps_si256(v); }
-inline Keys set1_keys(int32_t x) { return _mm256_set1_epi32(x); }
-// bits ^ (0x7fffffff where negative): the order of floats as signed integers.
-inline Keys order_as_ints(Keys bits) {
-  const __m256i sign = _mm256_srai_epi32(bits, 31);
-  return _mm256_xor_si256(bits, _mm256_srli_epi32(sign, 1));
+inline uint32_t mask_at_least(Vec a, Vec b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
 }
-inline Vec replace_nan(Vec v, Vec with) {
-  return _mm256_blendv_ps(v, with, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-}
-inline void store_keys(int32_t* p, Keys k) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), k);
-}
-inline uint32_t lane_mask(__m256i lanes) {
-  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)));
-}
-inline uint32_t mask_at_least(Keys k, Keys limit) {
-  return lane_mask(_mm256_cmpgt_epi32(limit, k)) ^ 0xFFU;
-}
-inline uint32_t mask_equal_masked(Keys k, Keys mask, Keys value) {
-  return lane_mask(_mm256_cmpeq_epi32(_mm256_and_si256(k, mask), value));
+inline uint32_t mask_equal(Vec a, Vec b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)));
 }

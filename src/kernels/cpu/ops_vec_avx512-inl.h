@@ -4,7 +4,6 @@
 using Vec = __m512;
 using Half = __m256;
 using Wide = __m512d;
-using Keys = __m512i;
 constexpr int64_t kLanes = 16;
 constexpr int64_t kTile = 8;  // vectors that one sum_tile reduces; lanes of a Half
 constexpr int64_t kWideLanes = 8;
@@ -118,20 +117,8 @@ inline Wide negate_by_bit1(Wide bits, Wide v) {
   return _mm512_xor_pd(v, _mm512_and_pd(_mm512_castsi512_pd(shifted), _mm512_set1_pd(-0.0)));
 }
 
-// --- integers, for selection ---------------------------------------------------------------------
+// --- comparisons, for selection ------------------------------------------------------------------
+// Bit i is set where lane i compares true.
 
-inline Keys as_keys(Vec v) { return _mm512_castps_si512(v); }
-inline Keys set1_keys(int32_t x) { return _mm512_set1_epi32(x); }
-// bits ^ (0x7fffffff where negative): the order of floats as signed integers.
-inline Keys order_as_ints(Keys bits) {
-  const __m512i sign = _mm512_srai_epi32(bits, 31);
-  return _mm512_xor_si512(bits, _mm512_srli_epi32(sign, 1));
-}
-inline Vec replace_nan(Vec v, Vec with) {
-  return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), with);
-}
-inline void store_keys(int32_t* p, Keys k) { _mm512_storeu_si512(p, k); }
-inline uint32_t mask_at_least(Keys k, Keys limit) { return _mm512_cmpge_epi32_mask(k, limit); }
-inline uint32_t mask_equal_masked(Keys k, Keys mask, Keys value) {
-  return _mm512_cmpeq_epi32_mask(_mm512_and_si512(k, mask), value);
-}
+inline uint32_t mask_at_least(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+inline uint32_t mask_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
