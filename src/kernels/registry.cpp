@@ -6,6 +6,9 @@ namespace nibble::kernels {
 std::vector<const KernelInfo*> all_kernels() {
   // Most specialised first, reference rows last.
   const std::span<const KernelInfo> tables[] = {
+      cpu_avx512_bf16_matmul_kernels(),
+      cpu_avx512_matmul_kernels(),
+      cpu_avx2_matmul_kernels(),
       cpu_avx512_ops_kernels(),
       cpu_avx2_ops_kernels(),
       reference_matmul_kernels(),

@@ -9,9 +9,12 @@
 
 namespace nibble::kernels {
 
+std::span<const KernelInfo> cpu_avx512_bf16_matmul_kernels();
+std::span<const KernelInfo> cpu_avx512_matmul_kernels();
+std::span<const KernelInfo> cpu_avx2_matmul_kernels();
+std::span<const KernelInfo> cpu_avx512_ops_kernels();
+std::span<const KernelInfo> cpu_avx2_ops_kernels();
 std::span<const KernelInfo> reference_matmul_kernels();
 std::span<const KernelInfo> reference_ops_kernels();
-std::span<const KernelInfo> cpu_avx2_ops_kernels();
-std::span<const KernelInfo> cpu_avx512_ops_kernels();
 
 }  // namespace nibble::kernels

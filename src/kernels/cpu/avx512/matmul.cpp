@@ -1,0 +1,152 @@
+// Matrix products with AVX-512 in f32.
+#include <immintrin.h>
+
+#include "base/checked_math.h"
+#include "kernels/cpu/decode_tables.h"
+#include "kernels/cpu/isa_region.h"
+#include "kernels/cpu/matmul_driver.h"
+#include "kernels/registry.h"
+
+namespace nibble::kernels {
+namespace avx512 {
+namespace {
+
+using quant::Format;
+
+NIBBLE_ISA_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma,f16c")
+
+#include "kernels/cpu/avx512-inl.h"
+
+struct Math {
+  using Vec = __m512;
+  using Weight = __m512;  // one f32 of each row
+  using Input = float;
+  static constexpr int kLanes = 16;
+  static constexpr int kStepK = 1;
+  static constexpr int kTileTokens =
+      12;  // 2 x 12 sums, 2 weights, 1 activation: 27 of 32 registers
+  static constexpr int64_t kTileBlocks = 2;
+  static constexpr int kGemvBlocks = 8;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec broadcast(const Input* x) { return _mm512_set1_ps(*x); }
+  static Vec multiply_add(Vec sum, Weight w, Vec x) { return _mm512_fmadd_ps(w, x, sum); }
+  static Vec load_floats(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* out, Vec value, int count) {
+    _mm512_mask_storeu_ps(out, first_lanes(count), value);
+  }
+  // Copies `count` values, then zeros to a multiple of 16.
+  static void prepare(const float* x, int64_t count, Input* out) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int64_t rest = count - i;
+      const __mmask16 lanes = rest < kLanes ? first_lanes(rest) : first_lanes(kLanes);
+      _mm512_storeu_ps(out + i, _mm512_maskz_loadu_ps(lanes, x + i));
+    }
+  }
+};
+
+// The lower and the upper bf16 of each lane.
+inline void bf16_to_f32(__m512i pairs, __m512& low, __m512& high) {
+  low = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+  high = _mm512_castsi512_ps(
+      _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
+}
+
+struct F32Decoder {
+  static constexpr Format kFormat = Format::kF32;
+  static constexpr bool kIsPlain = true;
+  static void decode(const std::byte* codes, __m512 (&out)[1]) { out[0] = _mm512_load_ps(codes); }
+};
+
+struct Bf16Decoder {
+  static constexpr Format kFormat = Format::kBf16;
+  static constexpr bool kIsPlain = false;
+  static void decode(const std::byte* codes, __m512 (&out)[2]) {
+    bf16_to_f32(load_vector(codes), out[0], out[1]);
+  }
+};
+
+struct Fp8Decoder {
+  static constexpr Format kFormat = Format::kFp8E4m3Block128x128;
+  static constexpr bool kIsPlain = false;
+  static void decode(const std::byte* codes, __m512 (&out)[4]) {
+    __m512i pairs[2];
+    e4m3_to_bf16(load_vector(codes), pairs);
+    bf16_to_f32(pairs[0], out[0], out[1]);
+    bf16_to_f32(pairs[1], out[2], out[3]);
+  }
+};
+
+template <Format kFormatOfCodes>
+struct NibbleDecoder {
+  static constexpr Format kFormat = kFormatOfCodes;
+  static constexpr bool kIsPlain = false;
+  static void decode(const std::byte* codes, __m512 (&out)[8]) {
+    constexpr bool kIsInt4 = kFormat == Format::kInt4Group32;
+    const __m512 values =
+        _mm512_load_ps(kIsInt4 ? kInt4F32Table.values.data() : kE2m1F32Table.values.data());
+    const __m512i even = load_vector(codes);
+    const __m512i odd = _mm512_srli_epi32(even, 16);
+    NIBBLE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      out[2 * j] = _mm512_permutexvar_ps(_mm512_srli_epi32(even, 4 * j), values);
+      out[2 * j + 1] = _mm512_permutexvar_ps(_mm512_srli_epi32(odd, 4 * j), values);
+    }
+  }
+};
+
+#include "kernels/cpu/matmul-inl.h"
+
+NIBBLE_ISA_END
+
+template <class Decoder>
+constexpr KernelInfo matmul_row(std::string_view name) {
+  KernelInfo info;
+  info.name = name;
+  info.op = Op::kMatMul;
+  info.has_weight = true;
+  info.weight = Decoder::kFormat;
+  info.unit = ComputeUnit::kSimd;
+  info.target.isa = device::kIsaAvx2 | device::kIsaAvx512;
+  info.layout = PackedLayout::kInterleaved16;
+  info.verified = "AMD EPYC (Zen 5), 2026-11-29";
+  info.launch = &matmul<Decoder>;
+  return info;
+}
+
+template <class Decoder>
+constexpr KernelInfo grouped_row(std::string_view name) {
+  KernelInfo info = matmul_row<Decoder>(name);
+  info.op = Op::kGroupedMatMul;
+  info.launch = &grouped_matmul<Decoder>;
+  return info;
+}
+
+using Mxfp4Decoder = NibbleDecoder<Format::kMxfp4>;
+using Nvfp4Decoder = NibbleDecoder<Format::kNvfp4>;
+using Int4Decoder = NibbleDecoder<Format::kInt4Group32>;
+
+constexpr KernelInfo kTable[] = {
+    matmul_row<F32Decoder>("matmul.f32.f32.avx512.simd"),
+    matmul_row<Bf16Decoder>("matmul.bf16.f32.avx512.simd"),
+    matmul_row<Fp8Decoder>("matmul.fp8_block128x128.f32.avx512.simd"),
+    matmul_row<Mxfp4Decoder>("matmul.mxfp4.f32.avx512.simd"),
+    matmul_row<Nvfp4Decoder>("matmul.nvfp4.f32.avx512.simd"),
+    matmul_row<Int4Decoder>("matmul.int4_g32.f32.avx512.simd"),
+    grouped_row<F32Decoder>("grouped_matmul.f32.f32.avx512.simd"),
+    grouped_row<Bf16Decoder>("grouped_matmul.bf16.f32.avx512.simd"),
+    grouped_row<Fp8Decoder>("grouped_matmul.fp8_block128x128.f32.avx512.simd"),
+    grouped_row<Mxfp4Decoder>("grouped_matmul.mxfp4.f32.avx512.simd"),
+    grouped_row<Nvfp4Decoder>("grouped_matmul.nvfp4.f32.avx512.simd"),
+    grouped_row<Int4Decoder>("grouped_matmul.int4_g32.f32.avx512.simd"),
+};
+
+}  // namespace
+}  // namespace avx512
+
+std::span<const KernelInfo> cpu_avx512_matmul_kernels() { return avx512::kTable; }
+
+}  // namespace nibble::kernels

@@ -1,0 +1,97 @@
+// Walks the kernel table: every row that this machine supports against the reference row of its op
+// and format; every other row must refuse with a reason. Rows are launched directly, so each ISA is
+// tested wherever it can run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/differential_testing.h"
+
+namespace nibble::kernels {
+namespace {
+
+struct OpComparison {
+  Op op;
+  Comparison compare;
+};
+constexpr OpComparison kComparisons[] = {
+    {Op::kMatMul, &compare_matmul},
+    {Op::kGroupedMatMul, &compare_grouped_matmul},
+};
+
+Comparison comparison_of(Op op) {
+  for (const OpComparison& entry : kComparisons) {
+    if (entry.op == op) return entry.compare;
+  }
+  return nullptr;
+}
+
+const KernelInfo* reference_of(const KernelInfo& kernel) {
+  const KernelInfo* reference = nullptr;
+  for (const KernelInfo* row : all_kernels()) {
+    if (row->op == kernel.op && row->has_weight == kernel.has_weight &&
+        row->weight == kernel.weight && row->unit == ComputeUnit::kScalar) {
+      reference = row;  // the last one: reference rows end the table
+    }
+  }
+  return reference;
+}
+
+// The problem that the record itself describes.
+Problem own_problem(const KernelInfo& kernel) {
+  return {.op = kernel.op,
+          .has_weight = kernel.has_weight,
+          .weight = kernel.weight,
+          .activation = kernel.activation,
+          .m_max = kernel.limits.m_max,
+          .n = kernel.limits.n_multiple,
+          .k = kernel.limits.k_multiple};
+}
+
+device::DeviceInfo this_device() {
+  device::DeviceInfo info;
+  info.name = "this machine";
+  info.isa = device::detect_isa();
+  return info;
+}
+
+class EveryKernel : public ::testing::TestWithParam<const KernelInfo*> {};
+
+TEST_P(EveryKernel, AgreesWithTheReferenceOrRefusesWithAReason) {
+  const KernelInfo& kernel = *GetParam();
+  if (const std::optional<Refusal> refusal = check(kernel, own_problem(kernel), this_device())) {
+    EXPECT_EQ(refusal->kernel, kernel.name);
+    EXPECT_FALSE(refusal->reason.empty());
+    GTEST_SKIP() << refusal->reason;
+  }
+  const KernelInfo* const reference = reference_of(kernel);
+  ASSERT_NE(reference, nullptr);
+  const Comparison compare = comparison_of(kernel.op);
+  if (compare == nullptr) {
+    EXPECT_EQ(&kernel, reference) << "this op needs an entry in kComparisons";
+    return;
+  }
+  compare(kernel, *reference);
+}
+
+TEST_P(EveryKernel, RefusesADeviceWithoutItsTarget) {
+  const KernelInfo& kernel = *GetParam();
+  device::DeviceInfo bare = this_device();
+  bare.isa = 0;
+  const bool needs_more = kernel.target.kind != device::DeviceKind::kCpu || kernel.target.isa != 0;
+  const std::optional<Refusal> refusal = check(kernel, own_problem(kernel), bare);
+  EXPECT_EQ(refusal.has_value(), needs_more || kernel.status == Status::kPlanned);
+  EXPECT_TRUE(!refusal || !refusal->reason.empty());
+}
+
+std::string test_name(const ::testing::TestParamInfo<const KernelInfo*>& info) {
+  std::string name(info.param->name);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryKernel, ::testing::ValuesIn(all_kernels()), test_name);
+
+}  // namespace
+}  // namespace nibble::kernels
