@@ -143,13 +143,12 @@ Result<PackedWeight> pack_row_major(const quant::WeightView& like,
 
 void unpack_row_major(const PackedWeight& weight, int64_t row, float* out) {
   const std::byte* const codes = weight.codes + row * row_bytes(weight.format, weight.k);
+  for (int64_t j = 0; j < weight.k; ++j) out[j] = quant::code_value(weight.format, codes, j);
+  if (weight.scales == nullptr) return;
+  const int64_t group = group_size(weight.format, weight.k);
   const auto* const scales =
       reinterpret_cast<const float*>(weight.scales) + row * num_groups(weight.format, weight.k);
-  const int64_t group = group_size(weight.format, weight.k);
-  for (int64_t j = 0; j < weight.k; ++j) {
-    const float value = quant::code_value(weight.format, codes, j);
-    out[j] = weight.scales == nullptr ? value : value * scales[j / group];
-  }
+  for (int64_t j = 0; j < weight.k; ++j) out[j] *= scales[j / group];
 }
 
 // --- kInterleaved16 ---
@@ -306,15 +305,20 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
   return invalid_argument("pack: layout " + std::string(layout_name(layout)) + " holds no weight");
 }
 
+void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out) {
+  DCHECK(static_cast<int64_t>(out.size()) == weight.k) << out.size();
+  if (weight.layout == PackedLayout::kInterleaved16) {
+    unpack_interleaved16(weight, row, out.data());
+  } else {
+    unpack_row_major(weight, row, out.data());
+  }
+}
+
 void unpack_weight(const PackedWeight& weight, std::span<float> out) {
   CHECK(static_cast<int64_t>(out.size()) == weight.n * weight.k) << out.size();
+  const auto k = static_cast<size_t>(weight.k);
   for (int64_t row = 0; row < weight.n; ++row) {
-    float* const out_row = out.data() + row * weight.k;
-    if (weight.layout == PackedLayout::kInterleaved16) {
-      unpack_interleaved16(weight, row, out_row);
-    } else {
-      unpack_row_major(weight, row, out_row);
-    }
+    unpack_row(weight, row, out.subspan(static_cast<size_t>(row) * k, k));
   }
 }
 

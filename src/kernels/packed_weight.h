@@ -46,7 +46,8 @@ struct WeightRows {
 
 // kInvalidArgument when the sources do not fit together, kExhausted without memory.
 Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayout layout);
-// The inverse, for tests and `check`: decodes to f32 [n, k], row-major.
+// The inverse: decodes row `row`, or all rows, to f32.   out: [k], or [n, k] row-major
+void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out);
 void unpack_weight(const PackedWeight& weight, std::span<float> out);
 
 // --- kRowMajor ---

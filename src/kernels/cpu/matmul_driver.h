@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <type_traits>
 
 #include "base/result.h"
 #include "device/device.h"
+#include "kernels/kernel.h"
 #include "kernels/op_args.h"
 #include "kernels/packed_weight.h"
 
@@ -75,5 +78,29 @@ Result<void> run_matmul(const MatMulArgs& args, device::ThreadPool& pool, const 
 Result<void> run_grouped_matmul(const GroupedMatMulArgs& args,
                                 device::ThreadPool& pool,
                                 const MatMulCode& code);
+
+// What the rows of one ISA's table have in common.
+struct MatMulTarget {
+  device::IsaSet isa = 0;
+  Activation activation = Activation::kF32;
+};
+
+// A row of kMatMul or kGroupedMatMul, by the launcher's type.
+template <class Args>
+constexpr KernelInfo matmul_row(std::string_view name,
+                                quant::Format weight,
+                                const MatMulTarget& target,
+                                Launcher<Args> launch) {
+  return {.name = name,
+          .op = std::is_same_v<Args, MatMulArgs> ? Op::kMatMul : Op::kGroupedMatMul,
+          .has_weight = true,
+          .weight = weight,
+          .activation = target.activation,
+          .unit = ComputeUnit::kSimd,
+          .target = {.isa = target.isa},
+          .layout = PackedLayout::kInterleaved16,
+          .verified = "AMD EPYC (Zen 5), 2026-11-29",
+          .launch = launch};
+}
 
 }  // namespace nibble::kernels

@@ -3,26 +3,11 @@
 #include <vector>
 
 #include "kernels/registry.h"
-#include "quant/reference.h"
 
 namespace nibble::kernels {
 namespace {
 
 using quant::Format;
-
-// Row `row` of a kRowMajor weight.   out: [k]
-void decode_row(const PackedWeight& weight, int64_t row, float* out) {
-  const int64_t k = weight.k;
-  const int64_t group = group_size(weight.format, k);
-  const std::byte* const codes =
-      weight.codes + row * k * quant::format_info(weight.format).bits_per_weight / 8;
-  const auto* const scales =
-      reinterpret_cast<const float*>(weight.scales) + row * ceil_div(k, group);
-  for (int64_t j = 0; j < k; ++j) {
-    const float value = quant::code_value(weight.format, codes, j);
-    out[j] = weight.scales == nullptr ? value : value * scales[j / group];
-  }
-}
 
 float dot(const float* w, const float* x, int64_t k) {
   double sum = 0;
@@ -35,7 +20,7 @@ Result<void> matmul(const MatMulArgs& args, device::Stream& stream) {
   DCHECK(weight.layout == PackedLayout::kRowMajor);
   stream.pool->parallel_for(weight.n, [&](int64_t row) {
     std::vector<float> w(static_cast<size_t>(weight.k));
-    decode_row(weight, row, w.data());
+    unpack_row(weight, row, w);
     for (int64_t t = 0; t < args.x.num_rows(); ++t) {
       args.y.row<float>(t)[row] = dot(w.data(), args.x.row<const float>(t), weight.k);
     }
@@ -55,7 +40,7 @@ Result<void> grouped_matmul(const GroupedMatMulArgs& args, device::Stream& strea
     const int32_t begin = args.group_offsets[group], end = args.group_offsets[group + 1];
     if (begin == end) return;
     std::vector<float> w(static_cast<size_t>(weight.k));
-    decode_row(weight, row, w.data());
+    unpack_row(weight, row, w);
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       args.y.row<float>(args.out_rows[i])[row] =
           dot(w.data(), args.x.row<const float>(args.in_rows[i]), weight.k);

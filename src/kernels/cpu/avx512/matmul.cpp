@@ -102,47 +102,29 @@ struct NibbleDecoder {
 
 NIBBLE_ISA_END
 
-template <class Decoder>
-constexpr KernelInfo matmul_row(std::string_view name) {
-  KernelInfo info;
-  info.name = name;
-  info.op = Op::kMatMul;
-  info.has_weight = true;
-  info.weight = Decoder::kFormat;
-  info.unit = ComputeUnit::kSimd;
-  info.target.isa = device::kIsaAvx2 | device::kIsaAvx512;
-  info.layout = PackedLayout::kInterleaved16;
-  info.verified = "AMD EPYC (Zen 5), 2026-11-29";
-  info.launch = &matmul<Decoder>;
-  return info;
-}
-
-template <class Decoder>
-constexpr KernelInfo grouped_row(std::string_view name) {
-  KernelInfo info = matmul_row<Decoder>(name);
-  info.op = Op::kGroupedMatMul;
-  info.launch = &grouped_matmul<Decoder>;
-  return info;
-}
-
 using Mxfp4Decoder = NibbleDecoder<Format::kMxfp4>;
 using Nvfp4Decoder = NibbleDecoder<Format::kNvfp4>;
 using Int4Decoder = NibbleDecoder<Format::kInt4Group32>;
 
+constexpr MatMulTarget kTarget = {.isa = device::kIsaAvx2 | device::kIsaAvx512,
+                                  .activation = Activation::kF32};
+
+// clang-format off
 constexpr KernelInfo kTable[] = {
-    matmul_row<F32Decoder>("matmul.f32.f32.avx512.simd"),
-    matmul_row<Bf16Decoder>("matmul.bf16.f32.avx512.simd"),
-    matmul_row<Fp8Decoder>("matmul.fp8_block128x128.f32.avx512.simd"),
-    matmul_row<Mxfp4Decoder>("matmul.mxfp4.f32.avx512.simd"),
-    matmul_row<Nvfp4Decoder>("matmul.nvfp4.f32.avx512.simd"),
-    matmul_row<Int4Decoder>("matmul.int4_g32.f32.avx512.simd"),
-    grouped_row<F32Decoder>("grouped_matmul.f32.f32.avx512.simd"),
-    grouped_row<Bf16Decoder>("grouped_matmul.bf16.f32.avx512.simd"),
-    grouped_row<Fp8Decoder>("grouped_matmul.fp8_block128x128.f32.avx512.simd"),
-    grouped_row<Mxfp4Decoder>("grouped_matmul.mxfp4.f32.avx512.simd"),
-    grouped_row<Nvfp4Decoder>("grouped_matmul.nvfp4.f32.avx512.simd"),
-    grouped_row<Int4Decoder>("grouped_matmul.int4_g32.f32.avx512.simd"),
+    matmul_row("matmul.f32.f32.avx512.simd", F32Decoder::kFormat, kTarget, &matmul<F32Decoder>),
+    matmul_row("matmul.bf16.f32.avx512.simd", Bf16Decoder::kFormat, kTarget, &matmul<Bf16Decoder>),
+    matmul_row("matmul.fp8_block128x128.f32.avx512.simd", Fp8Decoder::kFormat, kTarget, &matmul<Fp8Decoder>),
+    matmul_row("matmul.mxfp4.f32.avx512.simd", Mxfp4Decoder::kFormat, kTarget, &matmul<Mxfp4Decoder>),
+    matmul_row("matmul.nvfp4.f32.avx512.simd", Nvfp4Decoder::kFormat, kTarget, &matmul<Nvfp4Decoder>),
+    matmul_row("matmul.int4_g32.f32.avx512.simd", Int4Decoder::kFormat, kTarget, &matmul<Int4Decoder>),
+    matmul_row("grouped_matmul.f32.f32.avx512.simd", F32Decoder::kFormat, kTarget, &grouped_matmul<F32Decoder>),
+    matmul_row("grouped_matmul.bf16.f32.avx512.simd", Bf16Decoder::kFormat, kTarget, &grouped_matmul<Bf16Decoder>),
+    matmul_row("grouped_matmul.fp8_block128x128.f32.avx512.simd", Fp8Decoder::kFormat, kTarget, &grouped_matmul<Fp8Decoder>),
+    matmul_row("grouped_matmul.mxfp4.f32.avx512.simd", Mxfp4Decoder::kFormat, kTarget, &grouped_matmul<Mxfp4Decoder>),
+    matmul_row("grouped_matmul.nvfp4.f32.avx512.simd", Nvfp4Decoder::kFormat, kTarget, &grouped_matmul<Nvfp4Decoder>),
+    matmul_row("grouped_matmul.int4_g32.f32.avx512.simd", Int4Decoder::kFormat, kTarget, &grouped_matmul<Int4Decoder>),
 };
+// clang-format on
 
 }  // namespace
 }  // namespace avx512
