@@ -1,6 +1,6 @@
-// The parts of the differential test: per op a function that runs a kernel and the op's reference
-// row on the same random and edge cases and compares. To cover a new op: write such a function, add
-// it to the list in differential_test.cpp.
+// The parts of the differential test for ops with weights: functions that run a kernel and the op's
+// reference row on the same random and edge cases and compare. Ops without weights:
+// ops_cases_testing.h.
 #pragma once
 
 #include <cstdint>
