@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -13,6 +16,12 @@ namespace nibble::golden {
 namespace {
 
 constexpr int32_t kPagesPerSequence = 64;
+
+Rows to_rows(const TensorView& view) {
+  const float* data = view.as<const float>();
+  return {.width = view.shape[1],
+          .values = std::vector<float>(data, data + view.shape.num_elements())};
+}
 
 }  // namespace
 
@@ -43,41 +52,66 @@ Sequence::Sequence(models::Model& model, int32_t slot, int32_t first_page)
 RunResult Sequence::run(std::span<const int32_t> ids, const RunOptions& options) {
   RunResult result;
   result.logits.width = result.mtp_logits.width = model_.info().vocab_size;
-  const auto append = [](Rows& rows, const TensorView& view) {
-    const float* data = view.as<const float>();
-    rows.values.insert(rows.values.end(), data, data + view.shape.num_elements());
-  };
   const size_t chunk = options.chunk == 0 ? 512 : static_cast<size_t>(options.chunk);
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
-    const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
-    std::vector<int32_t> positions;
-    std::vector<int32_t> rows;
-    for (size_t i = 0; i < part.size(); ++i) {
-      positions.push_back(length() + static_cast<int32_t>(i));
-      const bool is_last = begin + i + 1 == ids.size();
-      if (options.all_logits || is_last) rows.push_back(static_cast<int32_t>(i));
-    }
-    const int32_t cu_seqlens[] = {0, static_cast<int32_t>(part.size())};
-    const std::span<const PageId> tables[] = {pages_};
-    models::ForwardOutput output;
-    const auto done = model_.forward({.token_ids = part,
-                                      .positions = positions,
-                                      .cu_seqlens = cu_seqlens,
-                                      .slots = std::span(&slot_, 1),
-                                      .block_tables = tables,
-                                      .logits_rows = rows,
-                                      .compute_mtp = options.mtp,
-                                      .record = options.record,
-                                      .replay = options.replay},
-                                     output);
-    done.value();
-    append(result.logits, output.logits);
-    if (options.mtp) append(result.mtp_logits, output.mtp_logits);
+    const Part part{.sequence = this,
+                    .ids = ids.subspan(begin, std::min(chunk, ids.size() - begin))};
+    const RunResult pass = run_pass(model_, std::span(&part, 1), options);
+    append(result.logits, pass.logits);
+    append(result.mtp_logits, pass.mtp_logits);
   }
   return result;
 }
 
+RunResult run_pass(models::Model& model, std::span<const Part> parts, const RunOptions& options) {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> cu_seqlens = {0};
+  std::vector<SlotId> slots;
+  std::vector<std::span<const PageId>> tables;
+  for (const Part& part : parts) {
+    for (size_t i = 0; i < part.ids.size(); ++i) {
+      ids.push_back(part.ids[i]);
+      positions.push_back(part.sequence->length() + static_cast<int32_t>(i));
+    }
+    cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
+    slots.push_back(part.sequence->slot());
+    tables.push_back(part.sequence->pages());
+  }
+  std::vector<int32_t> rows(ids.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  models::ForwardOutput output;
+  const Result<void> done = model.forward({.token_ids = ids,
+                                           .positions = positions,
+                                           .cu_seqlens = cu_seqlens,
+                                           .slots = slots,
+                                           .block_tables = tables,
+                                           .logits_rows = rows,
+                                           .compute_mtp = options.mtp,
+                                           .record = options.record,
+                                           .replay = options.replay},
+                                          output);
+  done.value();
+  RunResult result{.logits = to_rows(output.logits), .mtp_logits = {}};
+  if (options.mtp) result.mtp_logits = to_rows(output.mtp_logits);
+  return result;
+}
+
+std::vector<int32_t> random_ids(const models::Model& model, int32_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < count; ++i) {
+    ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(model.info().vocab_size)));
+  }
+  return ids;
+}
+
 void Sequence::truncate(int32_t length) { model_.truncate(slot_, length).value(); }
+
+void append(Rows& rows, const Rows& more) {
+  rows.width = std::max(rows.width, more.width);
+  rows.values.insert(rows.values.end(), more.values.begin(), more.values.end());
+}
 
 int32_t argmax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -40,6 +41,8 @@ struct Rows {
   std::span<const float> back() const { return (*this)[size() - 1]; }
 };
 
+void append(Rows& rows, const Rows& more);
+
 struct RunResult {
   Rows logits;      // one row per token of the call
   Rows mtp_logits;  // when asked for
@@ -47,7 +50,6 @@ struct RunResult {
 struct RunOptions {
   int32_t chunk = 0;  // tokens per pass; 0: max_tokens_per_pass
   bool mtp = false;
-  bool all_logits = true;  // false: of the last token only
   models::Decisions* record = nullptr;
   const models::Decisions* replay = nullptr;
 };
@@ -69,6 +71,18 @@ class Sequence final {
   SlotId slot_;
   std::vector<PageId> pages_;
 };
+
+// One pass over tokens of several sequences; logits of every row, in the order of the parts.
+struct Part {
+  const Sequence* sequence = nullptr;
+  std::span<const int32_t> ids;
+};
+RunResult run_pass(models::Model& model,
+                   std::span<const Part> parts,
+                   const RunOptions& options = {});
+
+// `count` ids below the model's vocabulary, the same for every run.
+std::vector<int32_t> random_ids(const models::Model& model, int32_t count, uint32_t seed);
 
 int32_t argmax(std::span<const float> row);
 // Largest minus second largest.
