@@ -1,0 +1,383 @@
+#include "cli/command_line.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <limits>
+#include <string_view>
+
+#include "cli/exit_codes.h"
+#include "cli/version.h"
+
+namespace nibble::cli {
+namespace {
+
+constexpr int32_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+template <class T>
+struct Named {
+  std::string_view name;
+  T value;
+};
+
+constexpr Named<models::Precision> kPrecisions[] = {
+    {"default", models::Precision::kDefault},
+    {"reference", models::Precision::kReference},
+    {"faithful", models::Precision::kFaithful},
+};
+constexpr Named<device::IsaLevel> kIsaLevels[] = {
+    {"native", device::IsaLevel::kNative},
+    {"scalar", device::IsaLevel::kScalar},
+    {"avx2", device::IsaLevel::kAvx2},
+    {"avx512", device::IsaLevel::kAvx512},
+};
+constexpr Named<LogLevel> kLogLevels[] = {
+    {"debug", LogLevel::kDebug},
+    {"info", LogLevel::kInfo},
+    {"warning", LogLevel::kWarning},
+    {"error", LogLevel::kError},
+    {"off", LogLevel::kOff},
+};
+
+// A flag whose value is one of a table's names.
+template <class T, size_t kSize>
+CLI::Option* add_choice(CLI::App& app,
+                        const std::string& name,
+                        T& target,
+                        const Named<T> (&choices)[kSize],
+                        const std::string& help) {
+  std::string names;
+  std::string default_name;
+  for (const Named<T>& choice : choices) {
+    if (!names.empty()) names += '|';
+    names += choice.name;
+    if (choice.value == target) default_name = choice.name;
+  }
+  const auto assign = [&target, &choices](const std::string& text) {
+    for (const Named<T>& choice : choices) {
+      if (choice.name != text) continue;
+      target = choice.value;
+      return true;
+    }
+    return false;
+  };
+  return app
+      .add_option_function<std::string>(
+          name,
+          [=](const std::string& text) {
+            if (assign(text)) return;
+            throw CLI::ValidationError(name,
+                                       fmt::format("is \"{}\", expected one of {}", text, names));
+          },
+          help)
+      ->type_name(names)
+      ->default_str(default_name);
+}
+
+// CLI::Range without its text in the help.
+CLI::Validator range(int32_t min, int32_t max) { return CLI::Range(min, max).description(""); }
+
+std::pair<int32_t, float> parse_logit_bias(const std::string& text) {
+  const size_t colon = text.find(':');
+  int32_t token_id = 0;
+  float bias = 0;
+  const char* begin = text.data();
+  const char* middle = begin + std::min(colon, text.size());
+  const char* end = begin + text.size();
+  const auto id_result = std::from_chars(begin, middle, token_id);
+  const bool has_id =
+      colon != std::string::npos && id_result.ec == std::errc() && id_result.ptr == middle;
+  const auto bias_result =
+      has_id ? std::from_chars(middle + 1, end, bias) : std::from_chars_result{};
+  if (!has_id || bias_result.ec != std::errc() || bias_result.ptr != end) {
+    throw CLI::ValidationError("--logit-bias", "is \"" + text + "\", expected ID:BIAS");
+  }
+  return {token_id, bias};
+}
+
+void add_model(CLI::App& app, ModelFlags& flags) {
+  app.add_option("model", flags.model, "Directory of a checkpoint")->required()->type_name("MODEL");
+  const char* group = "Model";
+  app.add_option("--threads", flags.threads, "CPU threads; 0: one per physical core")
+      ->check(range(0, 1024))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  add_choice(
+      app, "--isa", flags.isa, kIsaLevels, "Highest CPU instruction set that kernels may use")
+      ->group(group);
+  add_choice(app, "--precision", flags.precision, kPrecisions, "Arithmetic of activations and KV")
+      ->group(group);
+  app.add_flag("--deterministic",
+               flags.deterministic,
+               "Only kernels whose results do not depend on batch neighbours")
+      ->group(group);
+  app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
+      ->type_name("TEXT")
+      ->group(group);
+}
+
+void add_context(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--max-context", flags.max_context, "Tokens per sequence; 0: the model's limit")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Model");
+}
+
+void add_sampling(CLI::App& app, SamplingFlags& flags) {
+  const char* group = "Sampling (defaults: the model's generation_config.json)";
+  app.add_option("--temperature", flags.temperature, "0: always the most probable token")
+      ->type_name("X")
+      ->group(group);
+  app.add_option("--top-p", flags.top_p, "Keep the smallest set of tokens with this share")
+      ->type_name("X")
+      ->group(group);
+  app.add_option("--top-k", flags.top_k, "Keep the N most probable tokens; 0: all")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--min-p", flags.min_p, "Drop tokens below X times the most probable one")
+      ->type_name("X")
+      ->group(group);
+  app.add_option(
+         "--presence-penalty", flags.presence_penalty, "Subtracted once for tokens in the output")
+      ->type_name("X")
+      ->group(group);
+  app.add_option(
+         "--frequency-penalty", flags.frequency_penalty, "Subtracted per occurrence in the output")
+      ->type_name("X")
+      ->group(group);
+  app.add_option("--repetition-penalty",
+                 flags.repetition_penalty,
+                 "Divides positive logits of tokens in prompt and output")
+      ->type_name("X")
+      ->group(group);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&flags](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) flags.logit_bias.push_back(parse_logit_bias(text));
+         },
+         "Added to the logit of a token; may be repeated")
+      ->type_name("ID:BIAS")
+      ->group(group);
+  app.add_option("--seed", flags.seed, "Same seed, prompt and flags: same tokens")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--max-tokens", flags.max_tokens, "Tokens to generate; 0: up to the context")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--min-tokens", flags.min_tokens, "No stop before this many tokens")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->group(group);
+  app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-text token")->group(group);
+  app.add_option("--stop", flags.stop, "Stop before this text; may be repeated")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--stop-token-id", flags.stop_token_ids, "Stop at this token; may be repeated")
+      ->type_name("ID")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+void add_generate(CLI::App& root, GenerateFlags& flags) {
+  CLI::App& app =
+      *root.add_subcommand("generate", "Answer one prompt, streaming to standard output");
+  add_model(app, flags.model);
+  app.add_option("prompt", flags.prompt, "The prompt; read from standard input when absent")
+      ->type_name("TEXT");
+  app.add_option("--prompt-file", flags.prompt_file, "Read the prompt from a file")
+      ->type_name("FILE")
+      ->excludes("prompt");
+  app.add_flag(
+      "--raw",
+      flags.raw,
+      "The prompt is the model's input itself, without chat template; special tokens count");
+  app.add_option("--system", flags.system, "System message")->type_name("TEXT");
+  app.add_flag("--think", flags.think, "Let the model reason before it answers");
+  add_context(app, flags.model);
+  add_sampling(app, flags.sampling);
+}
+
+void add_chat(CLI::App& root, ChatFlags& flags) {
+  CLI::App& app = *root.add_subcommand("chat", "Talk with a model: /help lists the commands");
+  add_model(app, flags.model);
+  app.add_option("--system", flags.system, "System message")->type_name("TEXT");
+  app.add_flag("--think", flags.think, "Start with reasoning on (/think, /nothink)");
+  add_context(app, flags.model);
+  add_sampling(app, flags.sampling);
+}
+
+void add_serve(CLI::App& root, ServeFlags& flags) {
+  CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
+  add_model(app, flags.model);
+  app.add_option(
+         "--host", flags.host, "Address to listen on; others than loopback need --api-key-file")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--port", flags.port, "Port to listen on; 0: any free one")
+      ->check(range(0, 65535))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--api-key-file", flags.api_key_file, "File of accepted keys, one per line")
+      ->type_name("FILE");
+  app.add_option("--allowed-host",
+                 flags.allowed_hosts,
+                 "Further Host name of a keyless server; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--served-model-name", flags.served_model_names, "Name in the API; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  app.add_option("--max-queued-requests", flags.max_queued_requests, "Waiting requests before 429")
+      ->check(range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option(
+         "--max-running-requests", flags.max_running_requests, "Requests computed at a time")
+      ->check(range(1, 4096))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--prefill-chunk-tokens", flags.prefill_chunk_tokens, "Prompt tokens per step")
+      ->check(range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--drain-seconds", flags.drain_seconds, "Time for running requests after SIGTERM")
+      ->check(range(0, 86'400))
+      ->type_name("N")
+      ->capture_default_str();
+  add_context(app, flags.model);
+  add_sampling(app, flags.sampling);
+}
+
+void add_tokenize(CLI::App& root, TokenizeFlags& flags) {
+  CLI::App& app = *root.add_subcommand(
+      "tokenize", "Text on standard input to token ids, or back; needs only tokenizer.json");
+  app.add_option("dir", flags.dir, "Directory that holds tokenizer.json")
+      ->required()
+      ->type_name("DIR");
+  app.add_flag(
+      "--json", flags.json, "Input and output are JSON arrays: of strings, and of arrays of ids");
+  app.add_flag(
+      "--no-special", flags.no_special, "Special tokens are ordinary text, and not decoded");
+  app.add_flag("--decode", flags.decode, "From ids to text");
+}
+
+void add_logits(CLI::App& root, LogitsFlags& flags) {
+  CLI::App& app = *root.add_subcommand("logits", "Write the logits of a token sequence to a file");
+  add_model(app, flags.model);
+  CLI::Option* ids =
+      app.add_option("--ids", flags.ids, "Token ids")->delimiter(',')->type_name("1,2,3");
+  app.add_option("--ids-file", flags.ids_file, "JSON file: an array of token ids")
+      ->type_name("FILE")
+      ->excludes(ids);
+  app.add_option("--last", flags.last, "Only the last N positions; 0: all")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--chunk", flags.chunk, "Compute N tokens at a time; 0: automatic")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--mtp", flags.mtp, "Also write the logits of the MTP layer");
+  CLI::Option* record =
+      app.add_option("--record", flags.record, "Write expert ids and indexer selections to a file")
+          ->type_name("FILE");
+  app.add_option("--replay", flags.replay, "Impose the decisions of a file that --record wrote")
+      ->type_name("FILE")
+      ->excludes(record);
+  app.add_option("--output", flags.output, "The safetensors file to write")
+      ->required()
+      ->type_name("FILE");
+}
+
+void add_check(CLI::App& root, CheckFlags& flags) {
+  CLI::App& app = *root.add_subcommand(
+      "check", "Verify a checkpoint: headers, sizes, samples of all weights, logits");
+  add_model(app, flags.model);
+}
+
+void add_demo(CLI::App& root, DemoFlags& flags) {
+  CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
+  app.group("");  // not listed: `make demo` runs it
+  add_model(app, flags.model);
+}
+
+std::string help_footer() {
+  std::string text = "Exit codes:\n";
+  for (const ExitCode& entry : kExitCodes)
+    text += fmt::format("  {:<4}{}\n", entry.code, entry.meaning);
+  return text;
+}
+
+// The flags of every subcommand; the one that was named becomes the Command.
+struct AllFlags {
+  GenerateFlags generate;
+  ChatFlags chat;
+  ServeFlags serve;
+  TokenizeFlags tokenize;
+  LogitsFlags logits;
+  CheckFlags check;
+  DemoFlags demo;
+};
+
+Command chosen_command(const CLI::App& app, const AllFlags& flags) {
+  if (app.got_subcommand("generate")) return flags.generate;
+  if (app.got_subcommand("chat")) return flags.chat;
+  if (app.got_subcommand("serve")) return flags.serve;
+  if (app.got_subcommand("tokenize")) return flags.tokenize;
+  if (app.got_subcommand("logits")) return flags.logits;
+  if (app.got_subcommand("check")) return flags.check;
+  if (app.got_subcommand("demo")) return flags.demo;
+  return VersionFlags{};
+}
+
+Error usage_error(const CLI::ParseError& fault) {
+  return invalid_argument(fmt::format("{} (see nibble --help)", fault.what()));
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
+  CommandLine result;
+  AllFlags flags;
+  CLI::App app("Nibble, a serving engine for DeepSeek-V4.", "nibble");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.footer("--log-level and --config: see nibble --help");  // the subcommands inherit it
+  app.set_version_flag("--version", std::string(version_text()));
+  add_choice(
+      app, "--log-level", result.log_level, kLogLevels, "Least severe messages on standard error");
+  app.set_config("--config", "", "TOML or INI file: a [section] per command; flags win over it")
+      ->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+
+  add_generate(app, flags.generate);
+  add_chat(app, flags.chat);
+  add_serve(app, flags.serve);
+  add_tokenize(app, flags.tokenize);
+  add_logits(app, flags.logits);
+  add_check(app, flags.check);
+  add_demo(app, flags.demo);
+  app.add_subcommand("version", "Print the version");
+  app.footer(help_footer());
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.text = app.help();  // of the subcommand that was named
+    return result;
+  } catch (const CLI::CallForVersion& version) {
+    result.text = version.what();
+    return result;
+  } catch (const CLI::ParseError& fault) {
+    return usage_error(fault);
+  }
+  result.command = chosen_command(app, flags);
+  return result;
+}
+
+}  // namespace nibble::cli

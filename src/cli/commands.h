@@ -1,0 +1,20 @@
+// The subcommands: each takes its flags, does its work, prints, and reports what went wrong.
+#pragma once
+
+#include "base/result.h"
+#include "cli/flags.h"
+
+namespace nibble::cli {
+
+// Runs the program; returns its exit code.
+int run(int argc, const char* const* argv);
+
+Result<void> run_generate(const GenerateFlags& flags);
+Result<void> run_chat(const ChatFlags& flags);
+Result<void> run_serve(const ServeFlags& flags);
+Result<void> run_tokenize(const TokenizeFlags& flags);
+Result<void> run_logits(const LogitsFlags& flags);
+Result<void> run_check(const CheckFlags& flags);
+Result<void> run_demo(const DemoFlags& flags);
+
+}  // namespace nibble::cli

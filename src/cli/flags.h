@@ -1,0 +1,122 @@
+// What the command line and the configuration file may say, as plain values. Optional fields are
+// those whose default comes from the model's files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "device/device.h"
+#include "models/model.h"
+
+namespace nibble::cli {
+
+struct ModelFlags {
+  Path model;
+  int32_t threads = 0;  // 0: physical cores
+  device::IsaLevel isa = device::IsaLevel::kNative;
+  models::Precision precision = models::Precision::kDefault;
+  bool deterministic = false;
+  std::string kernel;       // part of a kernel name; empty: any
+  int32_t max_context = 0;  // 0: the model's
+};
+
+struct SamplingFlags {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<int32_t> top_k;
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<uint64_t> seed;
+  int32_t max_tokens = 0;  // 0: up to the context
+  int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+};
+
+struct GenerateFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;
+  std::optional<Path> prompt_file;  // neither: standard input
+  std::string system;
+  bool raw = false;
+  bool think = false;
+};
+
+struct ChatFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system;
+  bool think = false;
+};
+
+struct DemoFlags {
+  ModelFlags model;
+};
+
+struct ServeFlags {
+  ModelFlags model;
+  SamplingFlags sampling;  // defaults of requests
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::optional<Path> api_key_file;
+  std::vector<std::string> allowed_hosts;
+  std::vector<std::string> served_model_names;
+  int32_t max_queued_requests = 256;
+  int32_t max_running_requests = 1;
+  int32_t prefill_chunk_tokens = 512;
+  int32_t drain_seconds = 30;
+};
+
+struct TokenizeFlags {
+  Path dir;
+  bool json = false;
+  bool no_special = false;
+  bool decode = false;
+};
+
+struct LogitsFlags {
+  ModelFlags model;
+  std::vector<int32_t> ids;
+  std::optional<Path> ids_file;
+  int32_t last = 0;   // 0: all positions
+  int32_t chunk = 0;  // 0: as much at a time as is sensible
+  bool mtp = false;
+  std::optional<Path> record;
+  std::optional<Path> replay;
+  Path output;
+};
+
+struct CheckFlags {
+  ModelFlags model;
+};
+
+struct VersionFlags {};
+
+using Command = std::variant<GenerateFlags,
+                             ChatFlags,
+                             ServeFlags,
+                             TokenizeFlags,
+                             LogitsFlags,
+                             CheckFlags,
+                             DemoFlags,
+                             VersionFlags>;
+
+struct CommandLine {
+  LogLevel log_level = LogLevel::kWarning;
+  // Text to print instead of running anything (--help, --version).
+  std::optional<std::string> text;
+  Command command = VersionFlags{};
+};
+
+}  // namespace nibble::cli

@@ -1,0 +1,183 @@
+#include "cli/session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "checkpoint/config_reader.h"
+#include "cli/console.h"
+#include "comm/communicator.h"
+#include "engine/model_runner.h"
+
+namespace nibble::cli {
+namespace {
+
+const SteadyClock kClock;  // has no state
+
+// "owner/name", as model hubs write it.
+bool looks_like_repository(const std::string& text) {
+  const size_t slash = text.find('/');
+  const auto is_name_char = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == '/';
+  };
+  return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text[0] != '.' &&
+         text.find('/', slash + 1) == std::string::npos &&
+         std::all_of(text.begin(), text.end(), is_name_char);
+}
+
+models::StateOptions state_options(const models::ModelInfo& info,
+                                   const engine::EngineConfig& config) {
+  models::StateOptions state;
+  state.num_slots = config.max_running_requests;
+  state.max_context = config.max_context;
+  state.max_tokens_per_pass = std::max(config.prefill_chunk_tokens, config.max_running_requests);
+  state = engine::resolve_state(state, info);
+  const int64_t pages = int64_t{state.num_pages} * state.num_slots;
+  state.num_pages = static_cast<int32_t>(std::min<int64_t>(pages, INT32_MAX));
+  return state;
+}
+
+}  // namespace
+
+Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(model, ignored)) return checkpoint::Checkpoint::open(model);
+  if (std::filesystem::exists(model, ignored)) {
+    return invalid_argument(
+        fmt::format("{}: is a file, expected the directory of a checkpoint", model.string()));
+  }
+  if (looks_like_repository(model.string())) {
+    return unsupported(fmt::format(
+        "{}: is no directory here, and fetching a model by its repository id is not supported yet; "
+        "download it and give the directory",
+        model.string()));
+  }
+  return not_found(fmt::format("{}: no such directory", model.string()));
+}
+
+Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
+                               const ModelFlags& flags,
+                               Mtp mtp) {
+  const TimePoint start = kClock.now();
+  LoadedModel loaded;
+  TRY_ASSIGN(loaded.device,
+             device::make_host_device(
+                 {.num_threads = flags.threads, .pin = flags.threads == 0, .isa = flags.isa}));
+  for (const std::string& warning : checkpoint.warnings()) log_warning("{}", warning);
+  ProgressBar bar("loading");
+  models::LoadOptions options;
+  options.precision = flags.precision;
+  options.load_mtp = mtp == Mtp::kLoad;
+  options.routing.deterministic = flags.deterministic;
+  options.routing.only = flags.kernel;
+  options.progress = [&bar](int64_t done, int64_t total) { bar.update(done, total); };
+  TRY_ASSIGN(loaded.model, models::load_model(checkpoint, *loaded.device, options));
+  loaded.load_seconds = to_seconds(kClock.now() - start);
+  return loaded;
+}
+
+Result<ModelDefaults> read_defaults(const Path& model) {
+  ModelDefaults defaults;
+  TRY_ASSIGN(defaults.generation, checkpoint::read_generation_config(model));
+  TRY_ASSIGN(const checkpoint::ConfigReader config, checkpoint::read_config(model));
+  constexpr checkpoint::IntRange kIds{0, INT32_MAX};
+  constexpr int64_t kMaxEosTokens = 64;
+  defaults.eos_token_ids = defaults.generation.eos_token_ids;
+  if (defaults.eos_token_ids.empty()) {
+    TRY_ASSIGN(const auto ids, config.integer_or_list({"eos_token_id"}, kIds, kMaxEosTokens));
+    for (const int64_t id : ids.value_or(std::vector<int64_t>{})) {
+      defaults.eos_token_ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+  TRY_ASSIGN(const int64_t bos, config.integer_or({"bos_token_id"}, kIds, -1));
+  defaults.bos_token_id = defaults.generation.bos_token_id.value_or(static_cast<int32_t>(bos));
+  return defaults;
+}
+
+Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig config) {
+  Session session;
+  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_checkpoint(flags.model));
+  TRY_ASSIGN(session.tokenizer, text::load_tokenizer(flags.model));
+  TRY_ASSIGN(session.defaults, read_defaults(flags.model));
+  TRY_ASSIGN(LoadedModel loaded, load_model(checkpoint, flags, Mtp::kSkip));
+  session.device = std::move(loaded.device);
+  session.load_seconds = loaded.load_seconds;
+  session.routed_modules = loaded.model->routed_modules();
+
+  config.max_context = flags.max_context;
+  config.eos_token_ids = session.defaults.eos_token_ids;
+  const models::StateOptions state = state_options(loaded.model->info(), config);
+  TRY_ASSIGN(
+      auto runner,
+      engine::make_model_runner(std::move(loaded.model), state, comm::make_local_communicator()));
+  session.memory_bytes = runner->memory_bytes();
+  TRY_ASSIGN(session.engine,
+             engine::Engine::create(config, std::move(runner), *session.tokenizer, kClock));
+  return session;
+}
+
+engine::SamplingParams sampling_params(const SamplingFlags& flags,
+                                       const checkpoint::GenerationConfig& defaults) {
+  engine::SamplingParams params;
+  if (defaults.temperature) params.temperature = static_cast<float>(*defaults.temperature);
+  if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);
+  if (defaults.do_sample == false) params.temperature = 0;
+  params.temperature = flags.temperature.value_or(params.temperature);
+  params.top_p = flags.top_p.value_or(params.top_p);
+  params.min_p = flags.min_p.value_or(params.min_p);
+  params.top_k = flags.top_k.value_or(params.top_k);
+  params.presence_penalty = flags.presence_penalty;
+  params.frequency_penalty = flags.frequency_penalty;
+  params.repetition_penalty = flags.repetition_penalty;
+  params.logit_bias = flags.logit_bias;
+  params.seed = flags.seed;
+  params.max_tokens = flags.max_tokens;
+  params.min_tokens = flags.min_tokens;
+  params.ignore_eos = flags.ignore_eos;
+  params.stop = flags.stop;
+  params.stop_token_ids = flags.stop_token_ids;
+  return params;
+}
+
+std::string kernel_line(const std::vector<models::RoutedModule>& modules) {
+  struct Use {
+    std::string_view kernel;
+    int64_t num_weights = 0;
+    int32_t num_modules = 0;
+  };
+  std::vector<Use> uses;
+  for (const models::RoutedModule& module : modules) {
+    const std::string_view name = module.route.kernel->name;
+    auto it =
+        std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.kernel == name; });
+    if (it == uses.end()) it = uses.insert(uses.end(), {.kernel = name});
+    it->num_weights += module.n * module.k;
+    ++it->num_modules;
+  }
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    return a.num_weights > b.num_weights;
+  });
+  std::string line = "kernels:";
+  for (const Use& use : uses) {
+    line += fmt::format("{} {}", line.back() == ':' ? "" : ",", use.kernel);
+    if (use.num_modules > 1) line += fmt::format(" (x {})", use.num_modules);
+  }
+  return line;
+}
+
+std::string speed_line(const engine::Finish& finish) {
+  const auto rate = [](int32_t count, double seconds) {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
+  };
+  // The first token comes out of the prefill.
+  return fmt::format("{} prompt tokens at {:.0f} tok/s, {} generated tokens at {:.0f} tok/s",
+                     finish.usage.prompt_tokens,
+                     rate(finish.usage.prompt_tokens, finish.prefill_seconds),
+                     finish.usage.completion_tokens,
+                     rate(std::max(finish.usage.completion_tokens - 1, 0), finish.decode_seconds));
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,67 @@
+// A model made ready for use: files opened, weights loaded, engine started.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/generation_config.h"
+#include "cli/flags.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "models/model.h"
+#include "text/tokenizer.h"
+
+namespace nibble::cli {
+
+// kNotFound when `model` is no directory; kUnsupported when it looks like the id of a repository.
+Result<checkpoint::Checkpoint> open_checkpoint(const Path& model);
+
+struct LoadedModel {
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<models::Model> model;
+  double load_seconds = 0;
+};
+
+enum class Mtp { kSkip, kLoad };
+
+// Loads the weights, with a progress bar.
+Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
+                               const ModelFlags& flags,
+                               Mtp mtp);
+
+// What the model's files say about its special tokens and sampling.
+struct ModelDefaults {
+  checkpoint::GenerationConfig generation;
+  std::vector<int32_t> eos_token_ids;
+  int32_t bos_token_id = -1;  // -1: none
+};
+Result<ModelDefaults> read_defaults(const Path& model);
+
+// Everything between flags and an engine that takes requests. Members are destroyed last to first.
+struct Session {
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  ModelDefaults defaults;
+  std::unique_ptr<device::Device> device;
+  std::vector<models::RoutedModule> routed_modules;
+  int64_t memory_bytes = 0;
+  double load_seconds = 0;
+  std::unique_ptr<engine::Engine> engine;
+};
+// `config.eos_token_ids` and `config.max_context` are filled in from the model and the flags.
+Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig config);
+
+// Flags over the model's defaults over ours.
+engine::SamplingParams sampling_params(const SamplingFlags& flags,
+                                       const checkpoint::GenerationConfig& defaults);
+
+// "kernels: NAME (x 12), ...": what the modules of the model run on, the largest weights first.
+std::string kernel_line(const std::vector<models::RoutedModule>& modules);
+// "9 prompt tokens at 3012 tok/s, 48 generated tokens at 401 tok/s"
+std::string speed_line(const engine::Finish& finish);
+
+}  // namespace nibble::cli

@@ -1,0 +1,7 @@
+#include "cli/version.h"
+
+namespace nibble::cli {
+
+std::string_view version_text() { return "nibble " NIBBLE_VERSION; }
+
+}  // namespace nibble::cli
