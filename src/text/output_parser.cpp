@@ -262,11 +262,11 @@ OutputParser::Progress OutputParser::read_json_body() {
 }
 
 OutputParser::Progress OutputParser::read_after_block() {
-  const size_t text_begin = buffer_.find_first_not_of(kSpace);
-  if (text_begin == std::string::npos) return Progress::kNeedsMore;
-  const Match found = match(std::string_view(buffer_).substr(text_begin), kToolCallsOpen);
+  skip_space();
+  const Match found = match(rest(), kToolCallsOpen);
   if (found == Match::kPartly) return Progress::kNeedsMore;
-  if (found == Match::kYes) return advance(text_begin + kToolCallsOpen.size(), State::kBlock);
+  if (found == Match::kYes) return advance(kToolCallsOpen.size(), State::kBlock);
+  cursor_ = 0;
   return advance(0, State::kContent);
 }
 

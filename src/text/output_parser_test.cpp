@@ -311,7 +311,7 @@ TEST(OutputParser, LeavesMarkupAloneWhenToolCallsAreOff) {
       "R[r] C[" + block + "] text");
 }
 
-TEST(OutputParser, ReadsLongArgumentsInLinearTime) {
+TEST(OutputParser, ReadsLongPartsInLinearTime) {
   // Quadratic rescanning or copying would take minutes for one byte at a time.
   const std::string value(1 << 20, 'x');
   for (const std::string& text :
@@ -319,11 +319,12 @@ TEST(OutputParser, ReadsLongArgumentsInLinearTime) {
         OPEN INVOKE("f") "<" D "parameter name=\"a\" string=\"true\">" + value,
         OPEN INVOKE("f") "{\"a\":\"" + value,
         OPEN INVOKE("") + value,
-        OPEN "<" D "invoke name=\"" + value}) {
+        OPEN "<" D "invoke name=\"" + value,
+        OPEN INVOKE("f") INVOKE_END CLOSE + std::string(1 << 20, '\n')}) {
     OutputParser parser(kChatMode);
     for (const char c : text) parser.push({&c, 1});
     parser.finish();
-    EXPECT_EQ(parser.message().content.empty(), parser.end() == OutputEnd::kCutToolCall);
+    EXPECT_EQ(parser.message().content.empty(), parser.end() != OutputEnd::kText);
   }
 }
 
