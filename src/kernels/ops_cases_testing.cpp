@@ -41,8 +41,8 @@ class Random {
 };
 
 std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
-  std::vector<uint16_t> bits;
-  for (const float value : values) bits.push_back(quant::f32_to_bf16(value));
+  std::vector<uint16_t> bits(values.size());
+  std::transform(values.begin(), values.end(), bits.begin(), quant::f32_to_bf16);
   return bits;
 }
 
@@ -63,9 +63,9 @@ std::span<T> range(std::vector<T>& values, int64_t begin, int64_t end) {
 
 // Inputs live as long as the case that uses them.
 template <class Inputs, class Run>
-OpCase make_case(std::string name, int64_t items, int64_t k, Inputs inputs, Run run) {
+OpCase make_case(const std::string& name, int64_t items, int64_t k, Inputs inputs, const Run& run) {
   auto shared = std::make_shared<Inputs>(std::move(inputs));
-  return {.name = std::move(name),
+  return {.name = name,
           .num_items = items,
           .k = k,
           .run = [shared, run](
@@ -110,11 +110,11 @@ OpCase attention_case(const AttentionShape& shape, uint32_t seed) {
   const void* pool = shape.dtype == DType::kBf16 ? static_cast<const void*>(inputs.pool_bf16.data())
                                                  : inputs.pool.data();
   for (int64_t t = 0; t < shape.tokens; ++t) {
-    std::vector<int32_t> rows;
     // Later tokens see one key less, so that the counts differ.
     const auto missing = static_cast<int32_t>(t);
     const int32_t window = std::max(0, shape.window - missing);
-    for (int32_t i = 0; i < window + shape.entries; ++i) rows.push_back(random.below(kPoolRows));
+    std::vector<int32_t> rows(static_cast<size_t>(window + shape.entries));
+    for (int32_t& row : rows) row = random.below(kPoolRows);
     inputs.rows.push_back(std::move(rows));
     const std::span<const int32_t> all = inputs.rows.back();
     inputs.keys.push_back({.window = pool,
@@ -160,6 +160,7 @@ std::vector<OpCase> attention_cases() {
       {.name = "sink_dominates", .tokens = 2, .window = 20, .sink = 80},
   };
   std::vector<OpCase> cases;
+  cases.reserve(shapes.size());
   for (const auto& shape : shapes) {
     cases.push_back(attention_case(shape, static_cast<uint32_t>(cases.size())));
   }
@@ -239,6 +240,7 @@ std::vector<OpCase> indexer_cases() {
       {.name = "odd_heads_width_20", .heads = 5, .d = 20, .count = 19, .entries_per_page = 1},
   };
   std::vector<OpCase> cases;
+  cases.reserve(shapes.size());
   for (const auto& shape : shapes) {
     cases.push_back(indexer_case(shape, static_cast<uint32_t>(cases.size())));
   }
@@ -251,18 +253,22 @@ struct TopKInputs {
 };
 
 // Scores from few distinct values tie often; `kinds` 0 means all different.
-OpCase top_k_case(std::string name, int64_t tokens, int32_t count, int32_t k, int32_t kinds) {
+OpCase top_k_case(
+    const std::string& name, int64_t tokens, int32_t count, int32_t k, int32_t kinds) {
   Random random(static_cast<uint32_t>(count));
   TopKInputs inputs{.scores = random.tensor({tokens, count}, 10), .counts = {}};
   if (kinds > 0) {
     for (float& score : inputs.scores.values) {
-      score = static_cast<float>(random.below(kinds) - kinds / 2) * (random.below(2) ? 1 : -1);
+      // Both signs of zero occur.
+      const float sign = random.below(2) == 0 ? -1.0f : 1.0f;
+      const int32_t kind = random.below(kinds) / 2;
+      score = sign * static_cast<float>(kind);
     }
   }
   for (int64_t t = 0; t < tokens; ++t) {
     inputs.counts.push_back(std::max(0, count - static_cast<int32_t>(tokens - 1 - t)));
   }
-  return make_case(std::move(name),
+  return make_case(name,
                    tokens,
                    1,
                    std::move(inputs),
@@ -305,10 +311,11 @@ struct NormInputs {
   std::vector<float> gamma;
 };
 
-OpCase norm_case(std::string name, int64_t rows, int64_t k, bool with_gamma, float magnitude = 1) {
+OpCase norm_case(
+    const std::string& name, int64_t rows, int64_t k, bool with_gamma, float magnitude = 1) {
   Random random(static_cast<uint32_t>(k));
   NormInputs inputs{.x = random.tensor({rows, k}, magnitude), .gamma = random.values(k)};
-  return make_case(std::move(name),
+  return make_case(name,
                    rows,
                    k,
                    std::move(inputs),
@@ -346,7 +353,8 @@ struct RopeInputs {
   std::vector<float> freqs;
 };
 
-OpCase rope_case(std::string name, Shape shape, int64_t num_freqs, int32_t first, bool inverse) {
+OpCase rope_case(
+    const std::string& name, Shape shape, int64_t num_freqs, int32_t first, bool inverse) {
   Random random(static_cast<uint32_t>(num_freqs));
   RopeInputs inputs{.x = random.tensor(shape), .positions = {}, .freqs = {}};
   for (int64_t t = 0; t < shape[0]; ++t) {
@@ -357,7 +365,7 @@ OpCase rope_case(std::string name, Shape shape, int64_t num_freqs, int32_t first
         std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(num_freqs))));
   }
   return make_case(
-      std::move(name),
+      name,
       shape[0],
       2,
       std::move(inputs),
@@ -396,7 +404,8 @@ struct EmbedInputs {
   std::vector<int32_t> ids;
 };
 
-OpCase embed_case(std::string name, DType dtype, int64_t width, int32_t copies, int64_t tokens) {
+OpCase embed_case(
+    const std::string& name, DType dtype, int64_t width, int32_t copies, int64_t tokens) {
   constexpr int64_t kVocab = 50;
   Random random(static_cast<uint32_t>(width));
   EmbedInputs inputs{.f32 = random.values(kVocab * width), .bits = {}, .ids = {}};
@@ -405,7 +414,7 @@ OpCase embed_case(std::string name, DType dtype, int64_t width, int32_t copies, 
                                                 : quant::f32_to_f16(value));
   }
   for (int64_t t = 0; t < tokens; ++t) inputs.ids.push_back(random.below(kVocab));
-  return make_case(std::move(name),
+  return make_case(name,
                    tokens,
                    1,
                    std::move(inputs),
@@ -457,13 +466,13 @@ HyperInputs hyper_inputs(int64_t tokens, int64_t mult, int64_t d, float magnitud
                      .scale = {0.5f * magnitude, 0.25f * magnitude, 1.5f * magnitude},
                      .y = random.tensor({tokens, d}),
                      .post = random.tensor({tokens, mult}),
-                     .comb = random.tensor({tokens, mult * mult})};
+                     .comb = random.tensor({tokens, int64_t{mult} * mult})};
   return inputs;
 }
 
 OpCase hyper_pre_case(
-    std::string name, int64_t tokens, int32_t mult, int64_t d, float magnitude = 1) {
-  return make_case(std::move(name),
+    const std::string& name, int64_t tokens, int32_t mult, int64_t d, float magnitude = 1) {
+  return make_case(name,
                    tokens,
                    mult * d,
                    hyper_inputs(tokens, mult, d, magnitude),
@@ -474,7 +483,7 @@ OpCase hyper_pre_case(
                        int64_t end) {
                      auto x = f32_zeros({end - begin, d});
                      auto post = f32_zeros({end - begin, mult});
-                     auto comb = f32_zeros({end - begin, mult * mult});
+                     auto comb = f32_zeros({end - begin, int64_t{mult} * mult});
                      launch(row,
                             HyperPreArgs{.state = in.state.view().rows(begin, end - begin),
                                          .fn = in.fn.data(),
@@ -493,8 +502,8 @@ OpCase hyper_pre_case(
                    });
 }
 
-OpCase hyper_post_case(std::string name, int64_t tokens, int32_t mult, int64_t d) {
-  return make_case(std::move(name),
+OpCase hyper_post_case(const std::string& name, int64_t tokens, int32_t mult, int64_t d) {
+  return make_case(name,
                    tokens,
                    mult + 1,
                    hyper_inputs(tokens, mult, d, 1),
@@ -518,8 +527,8 @@ OpCase hyper_post_case(std::string name, int64_t tokens, int32_t mult, int64_t d
                    });
 }
 
-OpCase hyper_head_case(std::string name, int64_t tokens, int32_t mult, int64_t d) {
-  return make_case(std::move(name),
+OpCase hyper_head_case(const std::string& name, int64_t tokens, int32_t mult, int64_t d) {
+  return make_case(name,
                    tokens,
                    mult * d,
                    hyper_inputs(tokens, mult, d, 1),
@@ -569,7 +578,7 @@ struct CompressInputs {
 };
 
 OpCase compress_case(
-    std::string name, int64_t entries, int32_t slots, int64_t width, float magnitude = 4) {
+    const std::string& name, int64_t entries, int32_t slots, int64_t width, float magnitude = 4) {
   Random random(static_cast<uint32_t>(width));
   CompressInputs inputs{.values = random.values(entries * slots * width),
                         .gates = random.values(entries * slots * width, magnitude),
@@ -580,7 +589,7 @@ OpCase compress_case(
     inputs.value_rows.push_back(is_missing ? nullptr : inputs.values.data() + row * width);
     inputs.gate_rows.push_back(is_missing ? nullptr : inputs.gates.data() + row * width);
   }
-  return make_case(std::move(name),
+  return make_case(name,
                    entries,
                    slots,
                    std::move(inputs),
@@ -619,7 +628,7 @@ struct ExpertInputs {
   std::vector<int32_t> token_ids;
 };
 
-OpCase select_case(std::string name, int64_t tokens, int32_t n, int32_t k, Routing routing) {
+OpCase select_case(const std::string& name, int64_t tokens, int32_t n, int32_t k, Routing routing) {
   constexpr int32_t kVocab = 20;
   Random random(static_cast<uint32_t>(n));
   ExpertInputs inputs{.logits = random.tensor({tokens, n}, 30),
@@ -631,7 +640,7 @@ OpCase select_case(std::string name, int64_t tokens, int32_t n, int32_t k, Routi
   }
   for (int64_t t = 0; t < tokens; ++t) inputs.token_ids.push_back(random.below(kVocab));
   return make_case(
-      std::move(name),
+      name,
       tokens,
       k,
       std::move(inputs),
@@ -672,10 +681,11 @@ struct SwigluInputs {
   std::vector<float> weights;
 };
 
-OpCase swiglu_case(std::string name, int64_t rows, int64_t width, float limit, bool weighted) {
+OpCase swiglu_case(
+    const std::string& name, int64_t rows, int64_t width, float limit, bool weighted) {
   Random random(static_cast<uint32_t>(width));
   SwigluInputs inputs{.x = random.tensor({rows, 2 * width}, 15), .weights = random.values(rows)};
-  return make_case(std::move(name),
+  return make_case(name,
                    rows,
                    1,
                    std::move(inputs),
@@ -710,12 +720,12 @@ struct CombineInputs {
   HostTensor<float> shared;
 };
 
-OpCase combine_case(std::string name, int64_t tokens, int32_t k, int64_t width) {
+OpCase combine_case(const std::string& name, int64_t tokens, int32_t k, int64_t width) {
   Random random(static_cast<uint32_t>(width));
   CombineInputs inputs{.experts = random.tensor({tokens * k, width}),
                        .shared = random.tensor({tokens, width})};
   return make_case(
-      std::move(name),
+      name,
       tokens,
       k + 1,
       std::move(inputs),

@@ -39,8 +39,8 @@ void for_each_row(Op op, Body body) {
 
 // --- hyper-connections ---------------------------------------------------------------------------
 
-constexpr int32_t kMult = 4;
-constexpr int32_t kMixRows = (2 + kMult) * kMult;
+constexpr int64_t kMult = 4;
+constexpr int64_t kMixRows = (2 + kMult) * kMult;
 
 // Mixing rows that give mix[j] = sin(0.7 j + 0.3) for a state whose stream m is the m-th unit
 // vector of four elements: its inverse RMS is 2, so that x[i] = pre[i].
@@ -349,7 +349,7 @@ struct Selection {
   int32_t count = 0;
 };
 
-Selection select(const KernelInfo& row, std::vector<float> scores, int32_t k) {
+Selection select(const KernelInfo& row, const std::vector<float>& scores, int32_t k) {
   auto tensor = f32_tensor({1, static_cast<int64_t>(scores.size())}, scores);
   const std::array<int32_t, 1> counts = {static_cast<int32_t>(scores.size())};
   auto indices = i32_zeros({1, k});
@@ -412,7 +412,10 @@ struct Choice {
   std::vector<float> weights;
 };
 
-Choice choose(const KernelInfo& row, std::vector<float> logits, const float* bias, int32_t k) {
+Choice choose(const KernelInfo& row,
+              const std::vector<float>& logits,
+              const float* bias,
+              int32_t k) {
   auto tensor = f32_tensor({1, static_cast<int64_t>(logits.size())}, logits);
   auto ids = i32_zeros({1, k});
   auto weights = f32_zeros({1, k});

@@ -40,13 +40,13 @@ inline void hyper_mix(const HyperMixTask& task) {
 struct ReadStreams {
   const float* state;
   const float* pre;
-  int32_t mult;
+  int64_t mult;
   int64_t d;
   float* x;
   template <class Part>
   void operator()(int64_t i, Part part) const {
     Vec sum = mul(set1(pre[0]), load(state + i, part));
-    for (int32_t m = 1; m < mult; ++m) {
+    for (int64_t m = 1; m < mult; ++m) {
       sum = fma(set1(pre[m]), load(state + m * d + i, part), sum);
     }
     store(x + i, sum, part);
@@ -62,21 +62,21 @@ inline __m128 sum_lanes(__m128 row) {
 inline void sinkhorn_4(float* comb, int32_t iterations, float eps) {
   const __m128 e = _mm_set1_ps(eps);
   __m128 rows[4];
-  NIBBLE_UNROLL for (int i = 0; i < 4; ++i) {
+  NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) {
     rows[i] = _mm_loadu_ps(comb + 4 * i);  // exponentials of the row's logits
     rows[i] = _mm_add_ps(_mm_div_ps(rows[i], sum_lanes(rows[i])), e);
   }
   for (int32_t iteration = 0; iteration < iterations; ++iteration) {
     if (iteration > 0) {
-      NIBBLE_UNROLL for (int i = 0; i < 4; ++i) {
+      NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) {
         rows[i] = _mm_div_ps(rows[i], _mm_add_ps(sum_lanes(rows[i]), e));
       }
     }
     const __m128 columns =
         _mm_add_ps(_mm_add_ps(rows[0], rows[1]), _mm_add_ps(_mm_add_ps(rows[2], rows[3]), e));
-    NIBBLE_UNROLL for (int i = 0; i < 4; ++i) rows[i] = _mm_div_ps(rows[i], columns);
+    NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) rows[i] = _mm_div_ps(rows[i], columns);
   }
-  NIBBLE_UNROLL for (int i = 0; i < 4; ++i) _mm_storeu_ps(comb + 4 * i, rows[i]);
+  NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) _mm_storeu_ps(comb + 4 * i, rows[i]);
 }
 
 inline void normalise(float* values, int64_t count, int64_t stride, float eps) {
@@ -85,9 +85,9 @@ inline void normalise(float* values, int64_t count, int64_t stride, float eps) {
   for (int64_t i = 0; i < count; ++i) values[i * stride] /= sum;
 }
 
-inline void sinkhorn_any(float* comb, int32_t size, int32_t iterations, float eps) {
+inline void sinkhorn_any(float* comb, int64_t size, int32_t iterations, float eps) {
   for (int64_t i = 0; i < size; ++i) normalise(comb + i * size, size, 1, 0.0f);
-  for (int64_t i = 0; i < int64_t{size} * size; ++i) comb[i] += eps;
+  for (int64_t i = 0; i < size * size; ++i) comb[i] += eps;
   for (int64_t j = 0; j < size; ++j) normalise(comb + j, size, size, eps);
   for (int32_t iteration = 1; iteration < iterations; ++iteration) {
     for (int64_t i = 0; i < size; ++i) normalise(comb + i * size, size, 1, eps);
@@ -114,8 +114,8 @@ inline void hyper_pre(const HyperSplit& split,
                       float* x,
                       float* post,
                       float* comb) {
-  const int32_t mult = split.mult;
-  const int64_t num_rows = int64_t{2 + mult} * mult;
+  const int64_t mult = split.mult;
+  const int64_t num_rows = (2 + mult) * mult;
   const float rms = inverse_rms(state, mult * split.d, split.norm_eps);
 
   // Arguments of all exponentials of the split: -logit for the sigmoids, logit - row maximum for
@@ -133,7 +133,7 @@ inline void hyper_pre(const HyperSplit& split,
   float pre[kMaxHyperStreams];
   for (int64_t m = 0; m < mult; ++m) pre[m] = 1.0f / (1.0f + terms[m]) + split.hc_eps;
   for (int64_t m = 0; m < mult; ++m) post[m] = 2.0f / (1.0f + terms[mult + m]);
-  for (int64_t i = 0; i < int64_t{mult} * mult; ++i) comb[i] = comb_terms[i];
+  for (int64_t i = 0; i < mult * mult; ++i) comb[i] = comb_terms[i];
   if (mult == 4) {
     sinkhorn_4(comb, split.sinkhorn_iters, split.hc_eps);
   } else {
@@ -145,11 +145,11 @@ inline void hyper_pre(const HyperSplit& split,
 inline void hyper_head(const HyperSplit& split, const float* state, const float* mix, float* x) {
   const float rms = inverse_rms(state, split.mult * split.d, split.norm_eps);
   float pre[kMaxHyperStreams];
-  for (int32_t m = 0; m < split.mult; ++m) {
+  for (int64_t m = 0; m < split.mult; ++m) {
     pre[m] = -(mix[m] * rms * split.scale[0] + split.base[m]);
   }
   for_each_part(0, split.mult, ExpInPlace{pre});
-  for (int32_t m = 0; m < split.mult; ++m) pre[m] = 1.0f / (1.0f + pre[m]) + split.hc_eps;
+  for (int64_t m = 0; m < split.mult; ++m) pre[m] = 1.0f / (1.0f + pre[m]) + split.hc_eps;
   for_each_part(0, split.d, ReadStreams{state, pre, split.mult, split.d, x});
 }
 
@@ -196,7 +196,7 @@ struct WriteStreams {
 };
 
 inline void hyper_post(
-    const float* y, const float* post, const float* comb, int32_t mult, int64_t d, float* state) {
+    const float* y, const float* post, const float* comb, int64_t mult, int64_t d, float* state) {
   if (mult == 4) {
     for_each_part(0, d, WriteFourStreams{y, post, comb, d, state});
   } else {

@@ -43,7 +43,7 @@ struct SoftmaxState {
   float denominator;
 };
 
-constexpr float kLowest = -3.402823466e38f;  // a maximum that -inf can be subtracted from
+inline constexpr float kLowest = -3.402823466e38f;  // a maximum that -inf can be subtracted from
 
 inline SoftmaxState start_softmax(float sink) {
   const float max = sink > kLowest ? sink : kLowest;
@@ -146,7 +146,7 @@ struct ScaleRow {
 };
 
 // Up to kMaxHeads heads, so that their softmax states fit the stack.
-constexpr int64_t kMaxHeads = 64;
+inline constexpr int64_t kMaxHeads = 64;
 
 inline void attend_heads(const AttentionTask& task) {
   KeyBlock block;

@@ -240,7 +240,7 @@ Result<void> OpLaunchers<kLeaves>::hyper_pre(const HyperPreArgs& args, device::S
                          .d = args.x.shape[1]};
   const int64_t num_rows = int64_t{2 + args.hc_mult} * args.hc_mult;
   // A Sinkhorn iteration is a chain of two divisions.
-  const int64_t finish_cost = args.sinkhorn_iters * 40 * kExpCost;
+  const int64_t finish_cost = 40 * kExpCost * args.sinkhorn_iters;
   for_each_mix<kLeaves>(
       args.state, args.fn, num_rows, finish_cost, stream, [&](int64_t t, const float* mix) {
         kLeaves.hyper_pre(split,
@@ -256,7 +256,7 @@ Result<void> OpLaunchers<kLeaves>::hyper_pre(const HyperPreArgs& args, device::S
 template <const OpLeaves& kLeaves>
 Result<void> OpLaunchers<kLeaves>::hyper_post(const HyperPostArgs& args, device::Stream& stream) {
   const int64_t d = args.y.shape[1];
-  const int64_t cost = d * args.hc_mult * (args.hc_mult + 2);
+  const int64_t cost = d * args.hc_mult * (2 + args.hc_mult);
   for_each_item(stream, args.y.num_rows(), cost, [&](int64_t t) {
     kLeaves.hyper_post(args.y.row<float>(t),
                        args.post.row<float>(t),
@@ -369,7 +369,7 @@ template <const OpLeaves& kLeaves>
 Result<void> OpLaunchers<kLeaves>::embed(const EmbedArgs& args, device::Stream& stream) {
   const int64_t width = args.table.shape[1];
   const auto row_bytes = static_cast<size_t>(width) * sizeof(float);
-  for_each_item(stream, args.out.num_rows(), 4 * args.copies * width, [&](int64_t t) {
+  for_each_item(stream, args.out.num_rows(), 4 * width * args.copies, [&](int64_t t) {
     const int64_t id = args.ids[static_cast<size_t>(t)];
     float* out = args.out.row<float>(t);
     switch (args.table.dtype) {

@@ -72,7 +72,7 @@ struct HyperMixTask {
 struct HyperSplit {
   const float* base = nullptr;
   const float* scale = nullptr;
-  int32_t mult = 0;  // at most kMaxHyperStreams
+  int64_t mult = 0;  // at most kMaxHyperStreams
   int32_t sinkhorn_iters = 0;
   float hc_eps = 0;
   float norm_eps = 0;
@@ -95,7 +95,7 @@ struct OpLeaves {
                     float* post,
                     float* comb);
   void (*hyper_post)(
-      const float* y, const float* post, const float* comb, int32_t mult, int64_t d, float* state);
+      const float* y, const float* post, const float* comb, int64_t mult, int64_t d, float* state);
   // mix: [mult]
   void (*hyper_head)(const HyperSplit& split, const float* state, const float* mix, float* x);
   // Channels [begin, end) of one entry; null rows are skipped.
@@ -123,7 +123,7 @@ struct OpLeaves {
 // Width of a key that fits the stack scratch into which bf16 keys are widened.
 inline constexpr int64_t kMaxKeyWidth = 1024;
 // Mixing rows 2 M + M^2 of the most streams.
-inline constexpr int64_t kMaxMixRows = (2 + kMaxHyperStreams) * kMaxHyperStreams;
+inline constexpr int64_t kMaxMixRows = int64_t{2 + kMaxHyperStreams} * kMaxHyperStreams;
 // Experts whose scores fit the stack scratch.
 inline constexpr int64_t kMaxExperts = 1024;
 // Indexer tasks start at multiples of this, so that the blocks of keys are the same for every

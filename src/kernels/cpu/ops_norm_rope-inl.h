@@ -50,7 +50,7 @@ inline void sin_cos(Wide angle, Wide& sin, Wide& cos) {
 }
 
 // Frequencies that one pass of rope() handles.
-constexpr int64_t kRopeChunk = 32;
+inline constexpr int64_t kRopeChunk = 32;
 
 // Factors of the pairs (2i, 2i + 1): out = x * cos + swapped x * sin, with sin = (-sin, +sin).
 struct Rotation {

@@ -4,9 +4,9 @@
 using Vec = __m256;
 using Half = __m128;
 using Wide = __m256d;
-constexpr int64_t kLanes = 8;
-constexpr int64_t kTile = 4;  // vectors that one sum_tile reduces; lanes of a Half
-constexpr int64_t kWideLanes = 4;
+inline constexpr int64_t kLanes = 8;
+inline constexpr int64_t kTile = 4;  // vectors that one sum_tile reduces; lanes of a Half
+inline constexpr int64_t kWideLanes = 4;
 
 inline __m256i mask_of(First part) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -4,9 +4,9 @@
 using Vec = __m512;
 using Half = __m256;
 using Wide = __m512d;
-constexpr int64_t kLanes = 16;
-constexpr int64_t kTile = 8;  // vectors that one sum_tile reduces; lanes of a Half
-constexpr int64_t kWideLanes = 8;
+inline constexpr int64_t kLanes = 16;
+inline constexpr int64_t kTile = 8;  // vectors that one sum_tile reduces; lanes of a Half
+inline constexpr int64_t kWideLanes = 8;
 
 inline __mmask16 mask_of(First part) { return static_cast<__mmask16>((1U << part.n) - 1U); }
 

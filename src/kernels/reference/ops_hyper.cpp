@@ -40,44 +40,44 @@ void read_streams(const float* state, const std::vector<double>& pre, int64_t d,
 // A square matrix of mixing coefficients: row = source stream, column = destination.
 class Comb {
  public:
-  Comb(int32_t size, std::vector<double> values) : size_(size), values_(std::move(values)) {}
+  Comb(size_t size, std::vector<double> values) : size_(size), values_(std::move(values)) {}
 
-  double& at(int32_t i, int32_t j) { return values_[static_cast<size_t>(i * size_ + j)]; }
+  double& at(size_t i, size_t j) { return values_[i * size_ + j]; }
 
   void softmax_rows(double eps) {
-    for (int32_t i = 0; i < size_; ++i) {
+    for (size_t i = 0; i < size_; ++i) {
       double max = at(i, 0);
-      for (int32_t j = 1; j < size_; ++j) max = std::max(max, at(i, j));
+      for (size_t j = 1; j < size_; ++j) max = std::max(max, at(i, j));
       double sum = 0;
-      for (int32_t j = 0; j < size_; ++j) {
+      for (size_t j = 0; j < size_; ++j) {
         at(i, j) = std::exp(at(i, j) - max);
         sum += at(i, j);
       }
-      for (int32_t j = 0; j < size_; ++j) at(i, j) = at(i, j) / sum + eps;
+      for (size_t j = 0; j < size_; ++j) at(i, j) = at(i, j) / sum + eps;
     }
   }
   void normalise_rows(double eps) {
-    for (int32_t i = 0; i < size_; ++i) {
+    for (size_t i = 0; i < size_; ++i) {
       double sum = eps;
-      for (int32_t j = 0; j < size_; ++j) sum += at(i, j);
-      for (int32_t j = 0; j < size_; ++j) at(i, j) /= sum;
+      for (size_t j = 0; j < size_; ++j) sum += at(i, j);
+      for (size_t j = 0; j < size_; ++j) at(i, j) /= sum;
     }
   }
   void normalise_columns(double eps) {
-    for (int32_t j = 0; j < size_; ++j) {
+    for (size_t j = 0; j < size_; ++j) {
       double sum = eps;
-      for (int32_t i = 0; i < size_; ++i) sum += at(i, j);
-      for (int32_t i = 0; i < size_; ++i) at(i, j) /= sum;
+      for (size_t i = 0; i < size_; ++i) sum += at(i, j);
+      for (size_t i = 0; i < size_; ++i) at(i, j) /= sum;
     }
   }
 
  private:
-  int32_t size_;
+  size_t size_;
   std::vector<double> values_;
 };
 
 // The comb part of the split: softmax of the rows, then Sinkhorn; columns are normalised last.
-Comb sinkhorn(int32_t size, std::vector<double> logits, int32_t iterations, double eps) {
+Comb sinkhorn(size_t size, std::vector<double> logits, int32_t iterations, double eps) {
   Comb comb(size, std::move(logits));
   comb.softmax_rows(eps);
   comb.normalise_columns(eps);
@@ -101,8 +101,10 @@ Result<void> hyper_pre(const HyperPreArgs& args, device::Stream&) {
       return mix[static_cast<size_t>(j)] * args.scale[part] + args.base[j];
     };
 
-    std::vector<double> pre;
-    for (int32_t m = 0; m < mult; ++m) pre.push_back(sigmoid(logit(m, 0)) + eps);
+    std::vector<double> pre(static_cast<size_t>(mult));
+    for (int32_t m = 0; m < mult; ++m) {
+      pre[static_cast<size_t>(m)] = sigmoid(logit(m, 0)) + eps;
+    }
     read_streams(state, pre, width / mult, args.x.row<float>(t));
 
     for (int32_t m = 0; m < mult; ++m) {
@@ -111,10 +113,11 @@ Result<void> hyper_pre(const HyperPreArgs& args, device::Stream&) {
 
     std::vector<double> comb_logits;
     for (int32_t j = 2 * mult; j < (2 + mult) * mult; ++j) comb_logits.push_back(logit(j, 2));
-    Comb comb = sinkhorn(mult, std::move(comb_logits), args.sinkhorn_iters, eps);
-    for (int32_t i = 0; i < mult; ++i) {
-      for (int32_t j = 0; j < mult; ++j) {
-        args.comb.row<float>(t)[i * mult + j] = static_cast<float>(comb.at(i, j));
+    const auto size = static_cast<size_t>(mult);
+    Comb comb = sinkhorn(size, std::move(comb_logits), args.sinkhorn_iters, eps);
+    for (size_t i = 0; i < size; ++i) {
+      for (size_t j = 0; j < size; ++j) {
+        args.comb.row<float>(t)[i * size + j] = static_cast<float>(comb.at(i, j));
       }
     }
   }
