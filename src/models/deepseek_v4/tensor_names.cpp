@@ -135,7 +135,7 @@ std::optional<FusedExperts> parse_fused_experts(std::string_view stored) {
   const std::optional<int32_t> layer = take_index(stored);
   if (!layer || !take_prefix(stored, kFusedPrefix)) return std::nullopt;
   FusedExperts fused{.layer = *layer};
-  fused.is_scale = take_suffix(stored, "_scale_inv") || take_suffix(stored, ".weight_scale_inv");
+  fused.is_scale = take_suffix(stored, ".weight_scale_inv") || take_suffix(stored, "_scale_inv");
   if (!fused.is_scale) take_suffix(stored, ".weight");
   if (stored == "gate_up_proj") {
     fused.part = FusedExperts::Part::kGateUp;
