@@ -308,6 +308,17 @@ TEST(SparseAttention, AManyKeyMeanIsExactForEqualLogits) {
   });
 }
 
+TEST(SparseAttention, KeysTooWideForTheScratchFallBackToTheReference) {
+  device::DeviceInfo device;
+  device.isa = device::kIsaAvx2 | device::kIsaAvx512;
+  const Route narrow = route({.op = Op::kSparseAttention, .k = 1024}, device).value();
+  EXPECT_EQ(narrow.kernel->name, "sparse_attention.avx512.simd");
+  const Route wide = route({.op = Op::kSparseAttention, .k = 1032}, device).value();
+  EXPECT_EQ(wide.kernel->name, "sparse_attention.cpu.scalar");
+  ASSERT_EQ(wide.refused.size(), 2U);
+  EXPECT_EQ(wide.refused[0].reason, "k 1032, at most 1024");
+}
+
 TEST(Compress, PoolsByTheSoftmaxOfPresentSlots) {
   for_each_row(Op::kCompress, [](const KernelInfo& row) {
     const std::vector<float> gate_a = {0, 100};
