@@ -3,9 +3,13 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "cli/exit_codes.h"
 #include "cli/version.h"
@@ -33,67 +37,66 @@ constexpr Named<device::IsaLevel> kIsaLevels[] = {
     {"avx512", device::IsaLevel::kAvx512},
 };
 constexpr Named<LogLevel> kLogLevels[] = {
+    {"warning", LogLevel::kWarning},
     {"debug", LogLevel::kDebug},
     {"info", LogLevel::kInfo},
-    {"warning", LogLevel::kWarning},
     {"error", LogLevel::kError},
     {"off", LogLevel::kOff},
 };
 
-// A flag whose value is one of a table's names.
+template <class T, size_t kSize>
+const Named<T>* find_choice(const Named<T> (&choices)[kSize], std::string_view name) {
+  const auto* found = std::find_if(std::begin(choices),
+                                   std::end(choices),
+                                   [&](const Named<T>& choice) { return choice.name == name; });
+  return found == std::end(choices) ? nullptr : found;
+}
+
+// A flag whose value is one of a table's names. Its default is the table's first entry.
 template <class T, size_t kSize>
 CLI::Option* add_choice(CLI::App& app,
-                        const std::string& name,
+                        const std::string& flag,
                         T& target,
                         const Named<T> (&choices)[kSize],
                         const std::string& help) {
   std::string names;
-  std::string default_name;
   for (const Named<T>& choice : choices) {
-    if (!names.empty()) names += '|';
+    names += names.empty() ? "" : "|";
     names += choice.name;
-    if (choice.value == target) default_name = choice.name;
   }
-  const auto assign = [&target, &choices](const std::string& text) {
-    for (const Named<T>& choice : choices) {
-      if (choice.name != text) continue;
-      target = choice.value;
-      return true;
-    }
-    return false;
+  const auto check = [&choices, names](const std::string& text) {
+    if (find_choice(choices, text) != nullptr) return std::string();
+    return fmt::format("\"{}\" is none of {}", text, names);
   };
-  return app
-      .add_option_function<std::string>(
-          name,
-          [=](const std::string& text) {
-            if (assign(text)) return;
-            throw CLI::ValidationError(name,
-                                       fmt::format("is \"{}\", expected one of {}", text, names));
-          },
-          help)
+  const auto assign = [&choices, &target](const std::string& text) {
+    target = find_choice(choices, text)->value;
+  };
+  return app.add_option_function<std::string>(flag, assign, help)
+      ->check(check)
       ->type_name(names)
-      ->default_str(default_name);
+      ->default_str(std::string(choices[0].name));
 }
 
 // CLI::Range without its text in the help.
 CLI::Validator range(int32_t min, int32_t max) { return CLI::Range(min, max).description(""); }
 
-std::pair<int32_t, float> parse_logit_bias(const std::string& text) {
+// Parses all of `text`.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "ID:BIAS"
+std::optional<std::pair<int32_t, float>> parse_logit_bias(std::string_view text) {
   const size_t colon = text.find(':');
-  int32_t token_id = 0;
-  float bias = 0;
-  const char* begin = text.data();
-  const char* middle = begin + std::min(colon, text.size());
-  const char* end = begin + text.size();
-  const auto id_result = std::from_chars(begin, middle, token_id);
-  const bool has_id =
-      colon != std::string::npos && id_result.ec == std::errc() && id_result.ptr == middle;
-  const auto bias_result =
-      has_id ? std::from_chars(middle + 1, end, bias) : std::from_chars_result{};
-  if (!has_id || bias_result.ec != std::errc() || bias_result.ptr != end) {
-    throw CLI::ValidationError("--logit-bias", "is \"" + text + "\", expected ID:BIAS");
-  }
-  return {token_id, bias};
+  if (colon == std::string_view::npos) return std::nullopt;
+  const auto token_id = parse_number<int32_t>(text.substr(0, colon));
+  const auto bias = parse_number<float>(text.substr(colon + 1));
+  if (!token_id || !bias) return std::nullopt;
+  return std::pair(*token_id, *bias);
 }
 
 void add_model(CLI::App& app, ModelFlags& flags) {
@@ -153,15 +156,23 @@ void add_sampling(CLI::App& app, SamplingFlags& flags) {
                  "Divides positive logits of tokens in prompt and output")
       ->type_name("X")
       ->group(group);
+  const auto check_bias = [](const std::string& text) {
+    return parse_logit_bias(text) ? std::string() : "\"" + text + "\" is not ID:BIAS";
+  };
+  const auto add_biases = [&flags](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) flags.logit_bias.push_back(*parse_logit_bias(text));
+  };
   app.add_option_function<std::vector<std::string>>(
-         "--logit-bias",
-         [&flags](const std::vector<std::string>& texts) {
-           for (const std::string& text : texts) flags.logit_bias.push_back(parse_logit_bias(text));
-         },
-         "Added to the logit of a token; may be repeated")
+         "--logit-bias", add_biases, "Added to the logit of a token; may be repeated")
+      ->check(check_bias)
+      ->allow_extra_args(false)
       ->type_name("ID:BIAS")
       ->group(group);
+  const auto check_seed = [](const std::string& text) {
+    return parse_number<uint64_t>(text) ? std::string() : "\"" + text + "\" is not in [0, 2^64)";
+  };
   app.add_option("--seed", flags.seed, "Same seed, prompt and flags: same tokens")
+      ->check(check_seed)
       ->type_name("N")
       ->group(group);
   app.add_option("--max-tokens", flags.max_tokens, "Tokens to generate; 0: up to the context")
@@ -336,8 +347,16 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   return VersionFlags{};
 }
 
-Error usage_error(const CLI::ParseError& fault) {
-  return invalid_argument(fmt::format("{} (see nibble --help)", fault.what()));
+Error usage_error(std::string_view fault) {
+  return invalid_argument(fmt::format("{} (see nibble --help)", fault));
+}
+
+// The library's words for unknown keys are "INI was not able to parse serve.prot"; an unknown
+// section shows up as the key "++".
+Error config_error(std::string_view fault) {
+  std::string_view key = fault.substr(fault.rfind(' ') + 1);
+  if (key.ends_with(".++")) key.remove_suffix(3);
+  return usage_error(fmt::format("configuration file: unknown section or key \"{}\"", key));
 }
 
 }  // namespace
@@ -371,10 +390,15 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
     result.text = app.help();  // of the subcommand that was named
     return result;
   } catch (const CLI::CallForVersion& version) {
-    result.text = version.what();
+    result.text = std::string(version.what()) + '\n';
     return result;
+  } catch (const CLI::ConfigError& fault) {
+    return config_error(fault.what());
   } catch (const CLI::ParseError& fault) {
-    return usage_error(fault);
+    const std::vector<std::string> unknown = app.remaining();
+    const bool has_command = !app.get_subcommands().empty();
+    if (has_command || unknown.empty()) return usage_error(fault.what());
+    return usage_error(fmt::format("unknown command or flag \"{}\"", unknown.front()));
   }
   result.command = chosen_command(app, flags);
   return result;

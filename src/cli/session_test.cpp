@@ -1,0 +1,85 @@
+#include "cli/session.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/decision_trace.h"
+
+namespace nibble::cli {
+namespace {
+
+TEST(Session, FlagsWinOverTheModelsDefaults) {
+  checkpoint::GenerationConfig defaults;
+  defaults.temperature = 0.6;
+  defaults.top_p = 0.95;
+  const auto from_model = sampling_params({}, defaults);
+  EXPECT_EQ(from_model.temperature, 0.6F);
+  EXPECT_EQ(from_model.top_p, 0.95F);
+  SamplingFlags flags;
+  flags.temperature = 0.0F;
+  flags.seed = 5;
+  const auto from_flags = sampling_params(flags, defaults);
+  EXPECT_EQ(from_flags.temperature, 0.0F);
+  EXPECT_EQ(from_flags.top_p, 0.95F);
+  EXPECT_EQ(from_flags.seed, 5U);
+  defaults.do_sample = false;
+  EXPECT_EQ(sampling_params({}, defaults).temperature, 0.0F);
+  EXPECT_EQ(sampling_params({}, {}).temperature, 1.0F);
+}
+
+TEST(Session, TellsRepositoriesFilesAndMissingDirectoriesApart) {
+  EXPECT_EQ(open_checkpoint("deepseek-ai/DeepSeek-V4-Flash").error().code, Errc::kUnsupported);
+  EXPECT_EQ(open_checkpoint("./models/none").error().code, Errc::kNotFound);
+  EXPECT_EQ(open_checkpoint("/no/such/dir").error().code, Errc::kNotFound);
+  EXPECT_EQ(open_checkpoint(NIBBLE_SOURCE_DIR "/CMakeLists.txt").error().code,
+            Errc::kInvalidArgument);
+}
+
+TEST(Session, ReadsTheBundledModelsDefaults) {
+  const auto defaults = read_defaults(NIBBLE_SOURCE_DIR "/models/tiny-v4");
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{1}));
+  EXPECT_EQ(defaults->bos_token_id, 0);
+  EXPECT_EQ(defaults->generation.temperature, 0.6);
+}
+
+TEST(Session, SumsUpKernelsByWeight) {
+  const kernels::KernelInfo small{.name = "small"};
+  const kernels::KernelInfo large{.name = "large"};
+  std::vector<models::RoutedModule> modules(3);
+  modules[0] = {.module = "a", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
+  modules[1] = {.module = "b", .n = 100, .k = 10, .route = {.kernel = &large, .refused = {}}};
+  modules[2] = {.module = "c", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
+  EXPECT_EQ(kernel_line(modules), "kernels: large, small (x 2)");
+}
+
+TEST(Session, ReportsSpeed) {
+  engine::Finish finish;
+  finish.usage = {.prompt_tokens = 100, .completion_tokens = 11, .cached_tokens = 0};
+  finish.prefill_seconds = 0.5;
+  finish.decode_seconds = 2;
+  EXPECT_EQ(speed_line(finish), "100 prompt tokens at 200 tok/s, 11 generated tokens at 5 tok/s");
+}
+
+TEST(DecisionTrace, RoundTrips) {
+  models::Decisions decisions;
+  decisions.expert_ids = {{{1, 2}, {3, 4}, {5, 6}}, {}, {{7, 8}, {9, 10}}};
+  decisions.selected_entries = {{}, {{}, {0}, {0, 1, 2}}};
+  const Path path = ::testing::TempDir() + "nibble_decisions.safetensors";
+  ASSERT_TRUE(write_decisions(path, decisions).ok());
+  const auto back = read_decisions(path);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(back->expert_ids, decisions.expert_ids);
+  EXPECT_EQ(back->selected_entries, decisions.selected_entries);
+}
+
+TEST(DecisionTrace, RefusesOtherFiles) {
+  EXPECT_EQ(read_decisions("/no/such/file").error().code, Errc::kNotFound);
+  const auto weights =
+      read_decisions(NIBBLE_SOURCE_DIR "/models/tiny-v4/model-00003-of-00003.safetensors");
+  ASSERT_FALSE(weights.ok());
+  EXPECT_EQ(weights.error().code, Errc::kDataLoss);
+  EXPECT_EQ(read_decisions(NIBBLE_SOURCE_DIR "/CMakeLists.txt").error().code, Errc::kDataLoss);
+}
+
+}  // namespace
+}  // namespace nibble::cli
