@@ -30,6 +30,7 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;
   bool include_stop_in_output = false;
   bool skip_special_tokens = true;
+  std::vector<int32_t> visible_special_ids;  // stay in the text although specials are skipped
 
   bool logprobs = false;
   int32_t top_logprobs = 0;  // alternatives per token, 0 to 20

@@ -18,7 +18,8 @@ Sequence::Sequence(Request accepted_request,
       counts(request.sampling, request.prompt_ids),
       detokenizer(tokenizer,
                   request.sampling.skip_special_tokens ? text::Detokenizer::Specials::kSkip
-                                                       : text::Detokenizer::Specials::kKeep),
+                                                       : text::Detokenizer::Specials::kKeep,
+                  request.sampling.visible_special_ids),
       stop_matcher(request.sampling.stop,
                    request.sampling.include_stop_in_output ? StopMatcher::MatchedText::kKeep
                                                            : StopMatcher::MatchedText::kDrop),

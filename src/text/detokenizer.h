@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "text/tokenizer.h"
 
@@ -14,7 +15,10 @@ class Detokenizer final {
  public:
   enum class Specials { kSkip, kKeep };
 
-  explicit Detokenizer(const Tokenizer& tokenizer, Specials specials = Specials::kSkip);
+  // `visible_ids`: specials that kSkip keeps nevertheless, such as markup that is parsed later.
+  explicit Detokenizer(const Tokenizer& tokenizer,
+                       Specials specials = Specials::kSkip,
+                       std::vector<int32_t> visible_ids = {});
 
   // The text that became certain with this token; often empty in the middle of a character.
   std::string push(int32_t id);
@@ -22,9 +26,12 @@ class Detokenizer final {
   std::string flush();
 
  private:
+  bool is_skipped(int32_t id) const;
+
   const Tokenizer& tokenizer_;
   Specials specials_;
-  std::string pending_;  // at most 3 bytes
+  std::vector<int32_t> visible_ids_;  // few
+  std::string pending_;               // at most 3 bytes
 };
 
 }  // namespace nibble::text

@@ -79,5 +79,12 @@ TEST(Detokenizer, PiecesConcatenateToTheDecodedWhole) {
   }
 }
 
+TEST(Detokenizer, KeepsSpecialsThatAreNamed) {
+  Detokenizer detokenizer(byte_tokenizer(), Specials::kSkip, {259});
+  EXPECT_EQ(detokenizer.push(258), "");
+  EXPECT_EQ(detokenizer.push(259), byte_tokenizer().token_bytes(259));
+  EXPECT_NE(byte_tokenizer().token_bytes(259), "");
+}
+
 }  // namespace
 }  // namespace nibble::text
