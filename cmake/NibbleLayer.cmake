@@ -2,9 +2,9 @@
 #
 # Makes the static library nibble_<name> from src/<name>, links exactly its permitted layers, checks that each
 # header compiles alone, and builds one test binary from the folder's *_test.cpp files.
-# Files named *_testing.{h,cpp} belong to the tests only.
+# Files named *_testing.{h,cpp} belong to the tests only; TESTING names such files of other layers that the tests use.
 function(add_layer)
-  cmake_parse_arguments(ARG "" "NAME" "DEPS;EXTERNAL" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;EXTERNAL;TESTING" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${ARG_NAME})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${dir}/*.h)
@@ -33,7 +33,7 @@ function(add_layer)
   if(BUILD_TESTING AND tests)
     find_package(GTest REQUIRED)
     include(GoogleTest)
-    add_executable(${ARG_NAME}_test ${tests})
+    add_executable(${ARG_NAME}_test ${tests} ${ARG_TESTING})
     target_link_libraries(${ARG_NAME}_test PRIVATE ${target} GTest::gmock GTest::gtest GTest::gtest_main)
     target_compile_definitions(${ARG_NAME}_test PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                                         NIBBLE_BINARY_DIR="${CMAKE_BINARY_DIR}")
