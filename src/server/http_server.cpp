@@ -242,7 +242,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     head_.received_at = std::chrono::steady_clock::now();
     receiving_ = Receiving::kBody;
     wait_within(config().body_timeout, &Connection::on_receive_timeout);
-    if (auto refusal = context_.handlers().check_head(head_)) return refuse(std::move(*refusal));
+    if (auto refusal = context_.handlers().check_head(head_)) {
+      return on_refused(std::move(*refusal));
+    }
     if (head_.header("expect") == nullptr) return;
     if (!parser_.expects_continue())
       return respond_fault(417, "only Expect: 100-continue is understood");
@@ -269,6 +271,13 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     cancel_timer();
     set_busy(true);
     exchange_ = std::make_shared<Exchange::Impl>(this, head_.id);
+  }
+
+  void on_refused(HttpResponse response) {
+    const bool has_body = parser_.feed({}).state != HttpParser::State::kDone;
+    if (has_body) return refuse(std::move(response));
+    begin_exchange();
+    respond(std::move(response));
   }
 
   // Answers before the request was read to its end; the connection cannot be used further.

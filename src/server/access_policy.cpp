@@ -1,0 +1,96 @@
+#include "server/access_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/error_response.h"
+#include "server/http_server.h"
+
+namespace nibble::server {
+namespace {
+
+// The host of a Host field: "name:port", "1.2.3.4", "[::1]:port". Empty when it is neither.
+std::string_view host_of(std::string_view field) {
+  if (field.starts_with('[')) {
+    const size_t close = field.find(']');
+    return close == std::string_view::npos ? std::string_view() : field.substr(1, close - 1);
+  }
+  const size_t colon = field.find(':');
+  const bool has_two_colons = colon != field.rfind(':');
+  return has_two_colons ? std::string_view() : field.substr(0, colon);
+}
+
+HttpResponse forbidden(std::string message, std::string reason) {
+  return error_response(403, {Errc::kInvalidArgument, std::move(message), std::move(reason), {}});
+}
+
+std::string_view bearer_token(const std::string& authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view text = authorization;
+  if (text.size() <= kScheme.size() ||
+      !equals_ignoring_case(text.substr(0, kScheme.size()), kScheme)) {
+    return {};
+  }
+  return trim(text.substr(kScheme.size()));
+}
+
+}  // namespace
+
+Result<void> check_bind_address(std::string_view host, const ApiKeys& keys) {
+  if (!keys.empty() || is_loopback_address(host)) return {};
+  return invalid_argument(fmt::format(
+      "--host {}: other machines could use this server without a key. Give --api-key-file FILE, "
+      "or listen on 127.0.0.1.",
+      host));
+}
+
+std::optional<HttpResponse> AccessPolicy::refusal(const HttpRequest& request,
+                                                  bool is_public) const {
+  const int32_t num_hosts = request.count_header("host");
+  if (num_hosts > 1 || (num_hosts == 0 && request.is_http11)) {
+    return error_response(400, invalid_argument("expected exactly one Host field"));
+  }
+  if (keys_.empty()) return browser_refusal(request);
+  return is_public ? std::nullopt : key_refusal(request);
+}
+
+std::optional<HttpResponse> AccessPolicy::key_refusal(const HttpRequest& request) const {
+  const std::string* authorization = request.header("authorization");
+  const std::string_view token = authorization == nullptr ? "" : bearer_token(*authorization);
+  if (!token.empty() && keys_.accepts(token)) return std::nullopt;
+  const char* message =
+      token.empty() ? "no API key: send 'Authorization: Bearer KEY'" : "wrong API key";
+  HttpResponse response =
+      error_response(401, {Errc::kInvalidArgument, message, "invalid_api_key", {}});
+  response.headers.push_back({"www-authenticate", "Bearer"});
+  return response;
+}
+
+std::optional<HttpResponse> AccessPolicy::browser_refusal(const HttpRequest& request) const {
+  const std::string* host = request.header("host");
+  if (host != nullptr && !is_own_host(*host)) {
+    return forbidden(
+        "the Host field does not name this machine; a server without an API key answers to "
+        "localhost, 127.0.0.1 and [::1] only",
+        "host_not_allowed");
+  }
+  const std::string* origin = request.header("origin");
+  const std::string own = host == nullptr ? "" : *host;
+  if (origin == nullptr || *origin == "http://" + own || *origin == "https://" + own) {
+    return std::nullopt;
+  }
+  return forbidden("web pages of other origins may not use a server without an API key",
+                   "origin_not_allowed");
+}
+
+bool AccessPolicy::is_own_host(std::string_view host_field) const {
+  const std::string_view host = host_of(host_field);
+  const auto is_same = [&](const std::string& allowed) {
+    return equals_ignoring_case(allowed, host);
+  };
+  return is_loopback_address(host) ||
+         std::any_of(allowed_hosts_.begin(), allowed_hosts_.end(), is_same);
+}
+
+}  // namespace nibble::server

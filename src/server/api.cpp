@@ -1,0 +1,379 @@
+#include "server/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "server/chat_request.h"
+#include "server/completion_request.h"
+#include "server/error_response.h"
+#include "text/chat_protocol.h"
+
+namespace nibble::server {
+namespace {
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kSamplingNote =
+    "temperature and penalties act in thinking mode too; the vendor's API ignores them there";
+
+Error api_error(Errc code, std::string message, std::string reason) {
+  return {code, std::move(message), std::move(reason), {}};
+}
+
+std::string reason_of(const Error& error) {
+  return error.reason.empty() ? errc_name(error.code) : error.reason;
+}
+
+// What the output parser needs to see of the specials that are otherwise skipped.
+std::vector<int32_t> markup_ids(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const std::string_view token : {text::kThinkOpen, text::kThinkClose, text::kDsmlToken}) {
+    if (const auto id = tokenizer.added_token(token)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+// One engine request per choice. Choices of the same prompt get neighbouring seeds, so that they
+// differ and can be reproduced.
+void add_sequences(GenerationPlan& plan,
+                   const std::string& id,
+                   const std::vector<int32_t>& prompt_ids,
+                   const GenerationFields& fields) {
+  for (int32_t k = 0; k < fields.n; ++k) {
+    engine::Request sequence;
+    sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
+    sequence.prompt_ids = prompt_ids;
+    sequence.sampling = fields.sampling;
+    if (sequence.sampling.seed) *sequence.sampling.seed += static_cast<uint64_t>(k);
+    plan.sequences.push_back(std::move(sequence));
+  }
+}
+
+}  // namespace
+
+struct Api::Route {
+  using Answer = HttpResponse (Api::*)(const HttpRequest&);
+
+  std::string_view path;
+  std::string_view allow;   // methods, as the Allow field lists them
+  bool is_public = false;   // needs no key
+  Answer answer = nullptr;  // on the I/O thread
+  Planner plan = nullptr;   // or a completion
+};
+
+const Api::Route* Api::find_route(std::string_view path) {
+  constexpr std::string_view kRead = "GET, HEAD, OPTIONS";
+  constexpr std::string_view kWrite = "POST, OPTIONS";
+  static constexpr Route kRoutes[] = {
+      {.path = "/health", .allow = kRead, .is_public = true, .answer = &Api::health},
+      {.path = "/ping", .allow = kRead, .is_public = true, .answer = &Api::health},
+      {.path = "/health/ready", .allow = kRead, .is_public = true, .answer = &Api::ready},
+      {.path = "/ready", .allow = kRead, .is_public = true, .answer = &Api::ready},
+      {.path = "/version", .allow = kRead, .answer = &Api::version},
+      {.path = "/metrics", .allow = kRead, .answer = &Api::expose_metrics},
+      {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
+      {.path = "/v1/chat/completions", .allow = kWrite, .plan = &Api::plan_chat},
+      {.path = "/v1/completions", .allow = kWrite, .plan = &Api::plan_completion},
+      // Known to clients, not to a model that only writes text.
+      {.path = "/v1/embeddings", .allow = kWrite},
+      {.path = "/v1/rerank", .allow = kWrite},
+      {.path = "/v1/score", .allow = kWrite},
+      {.path = "/v1/audio/speech", .allow = kWrite},
+      {.path = "/v1/images/generations", .allow = kWrite},
+  };
+  static constexpr Route kModelRoute = {
+      .path = kModelPrefix, .allow = kRead, .answer = &Api::show_model};
+  for (const Route& route : kRoutes) {
+    if (route.path == path) return &route;
+  }
+  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
+                                                                             : nullptr;
+}
+
+Api::Api(Options options, engine::Engine& engine, const text::Tokenizer& tokenizer)
+    : options_(std::move(options)),
+      engine_(engine),
+      tokenizer_(tokenizer),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()),
+      metrics_({.model_name = options_.model.names.front(),
+                .version = options_.version,
+                .kernels = options_.kernels}),
+      unparsed_(options_.max_unparsed_requests) {
+  for (int32_t i = 0; i < options_.num_parser_threads; ++i) {
+    parser_threads_.emplace_back([this] { run_parser(); });
+  }
+}
+
+Api::~Api() {
+  unparsed_.close();
+  for (std::thread& thread : parser_threads_) thread.join();
+}
+
+HttpHandlers Api::handlers() {
+  return {
+      .check_head = [this](const HttpRequest& head) { return check_head(head); },
+      .handle = [this](HttpRequest request,
+                       Exchange exchange) { handle(std::move(request), std::move(exchange)); },
+      .fault = [this](int status, std::string_view text) { return fault_response(status, text); },
+      .on_response = [this](const HttpRequest* request,
+                            int status,
+                            Duration elapsed) { on_response(request, status, elapsed); }};
+}
+
+void Api::attach(HttpServer& server) {
+  server_ = &server;
+  generation_context_.emplace(GenerationContext{
+      .engine = engine_,
+      .metrics = metrics_,
+      .io = server.io(),
+      .heartbeat = {.text = ": ping\n\n", .interval = options_.heartbeat_interval},
+      .retry_after = [this] { return retry_after_seconds(); }});
+}
+
+// --- what every request passes
+
+std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
+  std::optional<HttpResponse> refusal = head_refusal(head);
+  if (refusal) metrics_.on_rejected(fmt::format("http_{}", refusal->status));
+  return refusal;
+}
+
+std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
+  const Route* route = find_route(head.path);
+  const bool is_public = route != nullptr && route->is_public;
+  if (auto refusal = options_.access.refusal(head, is_public)) return refusal;
+  if (head.method == "OPTIONS" && head.target == "*") return std::nullopt;
+  if (route == nullptr) {
+    return error_response(
+        404,
+        api_error(
+            Errc::kNotFound, "no such route; see docs/api.md for those there are", "not_found"));
+  }
+  if (route->allow.find(head.method) == std::string_view::npos) {
+    HttpResponse response =
+        error_response(405,
+                       api_error(Errc::kInvalidArgument,
+                                 fmt::format("this route takes {}", route->allow),
+                                 "method_not_allowed"));
+    response.headers.push_back({"allow", std::string(route->allow)});
+    return response;
+  }
+  if (head.method == "OPTIONS") return std::nullopt;
+  if (route->answer == nullptr && route->plan == nullptr) {
+    return error_response(
+        501,
+        api_error(
+            Errc::kUnsupported, "this server completes text; it does nothing else", "unsupported"));
+  }
+  if (route->plan != nullptr && is_draining_.load()) {
+    return error_response(
+        api_error(Errc::kUnavailable, "the server is shutting down", "shutting_down"),
+        retry_after_seconds());
+  }
+  return std::nullopt;
+}
+
+void Api::handle(HttpRequest request, Exchange exchange) {
+  const Route* route = find_route(request.path);
+  if (request.method == "OPTIONS") {
+    HttpResponse response{.status = 204, .content_type = ""};
+    response.headers.push_back(
+        {"allow", std::string(route == nullptr ? "GET, HEAD, POST, OPTIONS" : route->allow)});
+    return exchange.respond(std::move(response));
+  }
+  if (route->plan != nullptr) return generate(std::move(request), std::move(exchange), route->plan);
+  exchange.respond((this->*route->answer)(request));
+}
+
+HttpResponse Api::fault_response(int status, std::string_view text) {
+  metrics_.on_rejected(fmt::format("http_{}", status));
+  return error_response(status,
+                        api_error(Errc::kInvalidArgument,
+                                  std::string(text),
+                                  status == 413 ? "request_too_large" : "http_error"));
+}
+
+void Api::on_response(const HttpRequest* request, int status, Duration elapsed) {
+  const Route* route = request == nullptr ? nullptr : find_route(request->path);
+  metrics_.on_response(route == nullptr ? "other" : route->path, status);
+  if (request == nullptr) return;
+  const bool is_generation = route != nullptr && route->plan != nullptr;
+  if (is_generation && status == 200) {
+    constexpr double kWeight = 0.1;
+    mean_generation_seconds_ += kWeight * (to_seconds(elapsed) - mean_generation_seconds_);
+  }
+  constexpr auto kLine = "{} {} {} {} {:.1f} ms";
+  const double milliseconds = to_seconds(elapsed) * 1e3;
+  if (is_generation || status >= 400) {
+    log_info(kLine, request->id, request->method, request->path, status, milliseconds);
+  } else {
+    log_debug(kLine, request->id, request->method, request->path, status, milliseconds);
+  }
+}
+
+// The time until those before would be done, from what requests took lately.
+int32_t Api::retry_after_seconds() const {
+  constexpr double kLongest = 60;
+  const engine::EngineStats stats = engine_.stats();
+  const double num_turns =
+      static_cast<double>(stats.num_queued + stats.num_running) / std::max(stats.num_running, 1);
+  return static_cast<int32_t>(
+      std::clamp(std::ceil(num_turns * mean_generation_seconds_), 1.0, kLongest));
+}
+
+// --- small answers
+
+HttpResponse Api::health(const HttpRequest&) {
+  return json_response(json::make_object({{"status", "ok"}}));
+}
+
+HttpResponse Api::ready(const HttpRequest&) {
+  if (!is_draining_.load()) return json_response(json::make_object({{"status", "ready"}}));
+  return error_response(
+      api_error(Errc::kUnavailable, "the server is shutting down", "shutting_down"),
+      retry_after_seconds());
+}
+
+HttpResponse Api::version(const HttpRequest&) {
+  return json_response(json::make_object({{"version", options_.version}}));
+}
+
+HttpResponse Api::expose_metrics(const HttpRequest&) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_.expose(engine_.stats(), server_->num_connections());
+  return response;
+}
+
+HttpResponse Api::list_models(const HttpRequest&) {
+  json::Array models;
+  for (const std::string& name : options_.model.names) models.emplace_back(model_object(name));
+  return json_response(json::make_object({{"object", "list"}, {"data", std::move(models)}}));
+}
+
+HttpResponse Api::show_model(const HttpRequest& request) {
+  const std::string name =
+      percent_decode(std::string_view(request.path).substr(kModelPrefix.size()));
+  const auto& names = options_.model.names;
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    return json_response(model_object(name));
+  }
+  return error_response(api_error(Errc::kNotFound,
+                                  fmt::format("this server has the model '{}' only", names.front()),
+                                  "model_not_found"));
+}
+
+json::Object Api::model_object(const std::string& name) const {
+  return json::make_object({{"id", name},
+                            {"object", "model"},
+                            {"created", created_},
+                            {"owned_by", "nibble"},
+                            {"root", options_.model.names.front()},
+                            {"parent", nullptr},
+                            {"max_model_len", options_.model.max_context}});
+}
+
+// --- completions
+
+void Api::generate(HttpRequest request, Exchange exchange, Planner planner) {
+  // Shared, because a std::function must be copyable.
+  const auto shared = std::make_shared<HttpRequest>(std::move(request));
+  const bool is_queued = unparsed_.try_push(
+      [this, shared, exchange, planner] { parse_and_start(*shared, exchange, planner); });
+  if (!is_queued) refuse(exchange, exhausted("too many requests wait to be read; try again later"));
+}
+
+void Api::run_parser() {
+  while (auto task = unparsed_.pop()) (*task)();
+}
+
+// Parser thread; what it finds goes back to the I/O thread.
+void Api::parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner) {
+  auto plan = std::make_shared<Result<GenerationPlan>>((this->*planner)(request));
+  const TimePoint received_at = request.received_at;
+  generation_context_->io->post([this, plan, exchange, received_at] {
+    if (!plan->ok()) return refuse(exchange, plan->error());
+    Generation::start(*generation_context_, std::move(*plan).value(), exchange, received_at);
+  });
+}
+
+void Api::refuse(const Exchange& exchange, const Error& error) {
+  metrics_.on_rejected(reason_of(error));
+  Exchange open = exchange;
+  const bool is_temporary = error.code == Errc::kExhausted || error.code == Errc::kUnavailable;
+  open.respond(is_temporary ? error_response(error, retry_after_seconds()) : error_response(error));
+}
+
+Result<json::Value> Api::parse_body(const HttpRequest& request) const {
+  // Token ids of the longest prompt, twice, and ample room for everything else.
+  const json::Limits limits = {.max_nodes = 1'000'000 + 2 * int64_t{options_.model.max_context},
+                               .max_bytes = INT64_MAX};
+  Result<json::Value> parsed = json::parse(request.body, limits);
+  if (parsed.ok()) return parsed;
+  Error error = std::move(parsed).error();
+  error.reason = "invalid_json";
+  return error;
+}
+
+ReplyEnvelope Api::envelope(std::string_view id_prefix, const GenerationFields& fields) const {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.id = make_id(id_prefix),
+          .model = fields.model,
+          .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+          .system_fingerprint = "nibble-" + options_.version,
+          .include_usage = fields.include_usage,
+          .continuous_usage = fields.continuous_usage};
+}
+
+Result<GenerationPlan> Api::plan_chat(const HttpRequest& request) {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(ChatRequest chat, parse_chat_request(body, options_.model));
+  metrics_.on_unknown_fields(chat.num_unknown_fields);
+  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
+  const auto thinking =
+      chat.starts_in_reasoning() ? text::ThinkingMode::kThinking : text::ThinkingMode::kChat;
+  ChatReply reply({.envelope = envelope("chatcmpl-", chat.fields),
+                   .parser = {.thinking = thinking, .parse_tool_calls = chat.parse_tool_calls},
+                   .include_reasoning = chat.include_reasoning,
+                   .wants_logprobs = chat.fields.sampling.logprobs,
+                   .num_choices = chat.fields.n,
+                   .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
+                  tokenizer_);
+  GenerationPlan plan{.reply = std::move(reply), .stream = chat.fields.stream};
+  chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
+  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields);
+  const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
+  if (is_thinking && chat.fields.shapes_sampling) {
+    plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
+  }
+  return plan;
+}
+
+Result<GenerationPlan> Api::plan_completion(const HttpRequest& request) {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(CompletionRequest completion,
+             parse_completion_request(body, options_.model, tokenizer_));
+  metrics_.on_unknown_fields(completion.num_unknown_fields);
+  std::vector<engine::Request> sequences;
+  CompletionReply reply({.envelope = envelope("cmpl-", completion.fields),
+                         .prompts = completion.prompts,
+                         .n = completion.fields.n,
+                         .echo = completion.echo,
+                         .is_echo_only = completion.is_echo_only,
+                         .wants_logprobs = completion.wants_logprobs},
+                        tokenizer_);
+  GenerationPlan plan{.reply = std::move(reply), .stream = completion.fields.stream};
+  const std::string id = make_id("completion-");
+  for (const CompletionPrompt& prompt : completion.prompts) {
+    add_sequences(plan, id, prompt.ids, completion.fields);
+  }
+  return plan;
+}
+
+}  // namespace nibble::server

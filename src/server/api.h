@@ -1,0 +1,94 @@
+// The routes: which request may do what, and how each is answered. Requests for completions are
+// parsed and encoded on parser threads, everything else on the I/O thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "engine/engine.h"
+#include "server/access_policy.h"
+#include "server/generation.h"
+#include "server/generation_fields.h"
+#include "server/http_server.h"
+#include "server/metrics.h"
+#include "text/tokenizer.h"
+
+namespace nibble::server {
+
+class Api final {
+ public:
+  struct Options {
+    ServedModel model;
+    std::string version;
+    AccessPolicy access;
+    Duration heartbeat_interval = std::chrono::seconds(15);
+    int32_t num_parser_threads = 1;
+    size_t max_unparsed_requests = 512;
+    std::vector<KernelSelection> kernels;
+  };
+
+  // Engine and tokenizer must outlive it.
+  Api(Options options, engine::Engine& engine, const text::Tokenizer& tokenizer);
+  ~Api();  // after the HTTP server has stopped
+
+  HttpHandlers handlers();
+  // Before the first request.
+  void attach(HttpServer& server);
+
+  // From now on: not ready, and no new completions. Any thread.
+  void start_draining() { is_draining_.store(true); }
+
+ private:
+  struct Route;
+  static const Route* find_route(std::string_view path);
+
+  std::optional<HttpResponse> check_head(const HttpRequest& head);
+  std::optional<HttpResponse> head_refusal(const HttpRequest& head) const;
+  void handle(HttpRequest request, Exchange exchange);
+  HttpResponse fault_response(int status, std::string_view text);
+  void on_response(const HttpRequest* request, int status, Duration elapsed);
+
+  HttpResponse health(const HttpRequest& request);
+  HttpResponse ready(const HttpRequest& request);
+  HttpResponse version(const HttpRequest& request);
+  HttpResponse expose_metrics(const HttpRequest& request);
+  HttpResponse list_models(const HttpRequest& request);
+  HttpResponse show_model(const HttpRequest& request);
+  json::Object model_object(const std::string& name) const;
+
+  using Planner = Result<GenerationPlan> (Api::*)(const HttpRequest&);
+  void generate(HttpRequest request, Exchange exchange, Planner planner);
+  void parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner);
+  Result<GenerationPlan> plan_chat(const HttpRequest& request);
+  Result<GenerationPlan> plan_completion(const HttpRequest& request);
+  Result<json::Value> parse_body(const HttpRequest& request) const;
+  ReplyEnvelope envelope(std::string_view id_prefix, const GenerationFields& fields) const;
+  void refuse(const Exchange& exchange, const Error& error);
+
+  int32_t retry_after_seconds() const;
+  void run_parser();
+
+  const Options options_;
+  engine::Engine& engine_;
+  const text::Tokenizer& tokenizer_;
+  const int64_t created_;  // seconds since 1970
+  Metrics metrics_;
+  std::atomic<bool> is_draining_ = false;
+  double mean_generation_seconds_ = 1;  // I/O thread; a moving average, for Retry-After
+
+  HttpServer* server_ = nullptr;
+  std::optional<GenerationContext> generation_context_;
+
+  BoundedQueue<std::function<void()>> unparsed_;
+  std::vector<std::thread> parser_threads_;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,74 @@
+// Engine outputs to chat completions: one object, or server-sent events. Pure; one thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "server/reply_common.h"
+#include "text/output_parser.h"
+#include "text/tokenizer.h"
+
+namespace nibble::server {
+
+class ChatReply final {
+ public:
+  struct Options {
+    ReplyEnvelope envelope;
+    text::OutputParser::Options parser;
+    bool include_reasoning = true;
+    bool wants_logprobs = false;
+    int32_t num_choices = 1;
+    int32_t num_prompt_tokens = 0;
+  };
+  // The tokenizer must outlive the reply.
+  ChatReply(Options options, const text::Tokenizer& tokenizer);
+
+  // Outputs of one choice, in order; the last carries `finish` with kStop or kLength.
+  // Streaming: the events that they give are appended to `events`, else it is null.
+  void add(int32_t choice, engine::Output&& output, std::string* events);
+  bool is_finished() const { return num_finished_ == options_.num_choices; }
+
+  // Streaming: what precedes the first output and follows the last.
+  std::string begin_events() const;
+  std::string end_events() const;
+
+  // Not streaming: the whole response, once finished.
+  json::Value body() const;
+
+  UsageCounts usage() const;
+
+ private:
+  struct Choice {
+    explicit Choice(const text::OutputParser::Options& options) : parser(options) {}
+    text::OutputParser parser;
+    std::vector<std::string> call_ids;  // one per call announced so far
+    json::Array logprobs;               // streaming: not yet sent; else all
+    UsageCounts usage;
+    bool is_reasoning = false;  // tokens still count as reasoning
+    std::optional<engine::Finish> finish;
+  };
+
+  void count_tokens(Choice& choice, const engine::Output& output) const;
+  json::Object logprob_entry(const engine::TokenLogprob& logprob) const;
+  json::Object token_entry(int32_t id, float logprob) const;
+  void append_delta(int32_t index, const text::OutputDelta& delta, std::string& events);
+  void append_chunk(int32_t index, json::Object delta, std::string& events);
+  void append_finish(int32_t index, std::string& events);
+  json::Object chunk(json::Array choices) const;
+  json::Object choice_object(int32_t index) const;
+  json::Object message_object(const Choice& choice) const;
+  json::Value take_logprobs(Choice& choice) const;
+
+  const Options options_;
+  const text::Tokenizer& tokenizer_;
+  const std::optional<int32_t> think_end_id_;
+  std::vector<Choice> choices_;
+  int32_t num_finished_ = 0;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,193 @@
+#include "server/generation.h"
+
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "server/error_response.h"
+
+namespace nibble::server {
+namespace {
+
+const char* cause_name(Gone why) {
+  switch (why) {
+    case Gone::kDisconnect:
+      return "disconnect";
+    case Gone::kSlowReader:
+      return "slow_reader";
+    case Gone::kStopped:
+      return "shutdown";
+  }
+  return "disconnect";
+}
+
+// What a client is told about a sequence that did not end by itself.
+Error failure_of(const engine::Finish& finish) {
+  if (finish.reason == engine::FinishReason::kCancelled) {
+    return {Errc::kUnavailable, "the server is shutting down", "shutting_down", {}};
+  }
+  return finish.error;
+}
+
+HttpResponse stream_head(std::vector<Header> headers) {
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers = std::move(headers);
+  head.headers.push_back({"cache-control", "no-store"});
+  return head;
+}
+
+}  // namespace
+
+// Carries outputs from the engine thread to the I/O thread. Holds at most the tokens that the
+// sequences may still generate; shared by their sinks, which outlive the generation.
+class Generation::Mailbox final : public std::enable_shared_from_this<Mailbox> {
+ public:
+  Mailbox(std::weak_ptr<Generation> owner, std::shared_ptr<IoThread> io)
+      : owner_(std::move(owner)), io_(std::move(io)) {}
+
+  // Engine thread.
+  void push(int32_t sequence, engine::Output&& output) {
+    bool must_wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      must_wake = items_.empty();
+      items_.push_back({sequence, std::move(output)});
+    }
+    if (must_wake) io_->post([self = shared_from_this()] { self->deliver(); });
+  }
+
+ private:
+  struct Item {
+    int32_t sequence;
+    engine::Output output;
+  };
+
+  void deliver() {
+    std::vector<Item> items;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(items, items_);
+    }
+    const std::shared_ptr<Generation> owner = owner_.lock();
+    if (owner == nullptr) return;
+    for (Item& item : items) owner->deliver(item.sequence, std::move(item.output));
+  }
+
+  const std::weak_ptr<Generation> owner_;
+  const std::shared_ptr<IoThread> io_;
+  std::mutex mutex_;
+  std::vector<Item> items_;
+};
+
+void Generation::start(GenerationContext& context,
+                       GenerationPlan plan,
+                       Exchange exchange,
+                       TimePoint received_at) {
+  const auto self =
+      std::make_shared<Generation>(context, std::move(plan), std::move(exchange), received_at);
+  self->exchange_.on_gone([self](Gone why) { self->abandon(why); });
+  if (self->is_over_) return;
+  const Result<void> submitted = self->submit_all();
+  if (!submitted.ok()) return self->fail(submitted.error());
+  if (!self->plan_.stream) return;
+  self->exchange_.start_stream(stream_head(std::move(self->plan_.headers)), context.heartbeat);
+  self->exchange_.write(self->visit_reply([](const auto& reply) { return reply.begin_events(); }));
+}
+
+Generation::Generation(GenerationContext& context,
+                       GenerationPlan plan,
+                       Exchange exchange,
+                       TimePoint received_at)
+    : context_(context),
+      plan_(std::move(plan)),
+      exchange_(std::move(exchange)),
+      received_at_(received_at),
+      last_output_(plan_.sequences.size()) {}
+
+Result<void> Generation::submit_all() {
+  const auto mailbox = std::make_shared<Mailbox>(weak_from_this(), context_.io);
+  for (size_t i = 0; i < plan_.sequences.size(); ++i) {
+    std::string id = plan_.sequences[i].id;
+    auto sink = [mailbox, index = static_cast<int32_t>(i)](engine::Output&& output) {
+      mailbox->push(index, std::move(output));
+    };
+    TRY(context_.engine.submit(std::move(plan_.sequences[i]), std::move(sink)));
+    ids_.push_back(std::move(id));
+  }
+  return {};
+}
+
+void Generation::deliver(int32_t sequence, engine::Output&& output) {
+  if (is_over_) return;
+  observe(sequence, output);
+  const bool is_failed = output.finish && output.finish->reason != engine::FinishReason::kStop &&
+                         output.finish->reason != engine::FinishReason::kLength;
+  if (is_failed) return fail(failure_of(*output.finish));
+  events_.clear();
+  const bool is_finished = visit_reply([&](auto& reply) {
+    reply.add(sequence, std::move(output), plan_.stream ? &events_ : nullptr);
+    return reply.is_finished();
+  });
+  if (is_finished) return finish();
+  exchange_.write(events_);
+}
+
+void Generation::observe(int32_t sequence, const engine::Output& output) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::optional<TimePoint>& last = last_output_[static_cast<size_t>(sequence)];
+  if (!output.token_ids.empty()) {
+    if (last) {
+      context_.metrics.on_token_gap(to_seconds(now - *last));
+    } else {
+      context_.metrics.on_first_token(to_seconds(now - received_at_));
+    }
+    last = now;
+  }
+  if (output.finish) context_.metrics.on_finish(*output.finish, to_seconds(now - received_at_));
+}
+
+void Generation::finish() {
+  is_over_ = true;
+  if (!plan_.stream) {
+    HttpResponse response =
+        json_response(visit_reply([](const auto& reply) { return reply.body(); }));
+    response.headers = std::move(plan_.headers);
+    return exchange_.respond(std::move(response));
+  }
+  events_ += visit_reply([](const auto& reply) { return reply.end_events(); });
+  exchange_.write(events_);
+  exchange_.finish_stream();
+}
+
+// Before the stream began the status tells; afterwards only an event can, and the status stays 200.
+void Generation::fail(const Error& error) {
+  is_over_ = true;
+  cancel_all();
+  const int status = http_status(error.code);
+  if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
+  const bool has_begun = plan_.stream && ids_.size() == plan_.sequences.size();
+  if (has_begun) {
+    std::string event;
+    append_event(event, error_body(status, error));
+    exchange_.write(event);
+    return exchange_.finish_stream();
+  }
+  const bool is_temporary = status == 429 || status == 503;
+  context_.metrics.on_rejected(error.reason.empty() ? errc_name(error.code) : error.reason);
+  exchange_.respond(is_temporary ? error_response(error, context_.retry_after())
+                                 : error_response(error));
+}
+
+void Generation::abandon(Gone why) {
+  if (is_over_) return;
+  is_over_ = true;
+  context_.metrics.on_aborted(cause_name(why));
+  cancel_all();
+}
+
+void Generation::cancel_all() {
+  for (const std::string& id : ids_) context_.engine.cancel(id);
+}
+
+}  // namespace nibble::server

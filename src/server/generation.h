@@ -1,0 +1,78 @@
+// One accepted completion request at work: its sequences in the engine, its exchange with the
+// client, and what to do when either ends first. Owner: the I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "server/chat_reply.h"
+#include "server/completion_reply.h"
+#include "server/http_server.h"
+#include "server/metrics.h"
+
+namespace nibble::server {
+
+// Everything that parsing made of a request.
+struct GenerationPlan {
+  std::vector<engine::Request> sequences;  // one per choice, in their order
+  std::variant<ChatReply, CompletionReply> reply;
+  bool stream = false;
+  std::vector<Header> headers;  // of the response
+};
+
+// Longer-lived than every generation.
+struct GenerationContext {
+  engine::Engine& engine;
+  Metrics& metrics;
+  std::shared_ptr<IoThread> io;
+  Exchange::Heartbeat heartbeat;
+  // Seconds until a refused client should try again.
+  std::function<int32_t()> retry_after;
+};
+
+class Generation final : public std::enable_shared_from_this<Generation> {
+ public:
+  // Submits the sequences, all or none, and answers the exchange in time. It lives as long as the
+  // exchange is open; a client that leaves takes its sequences along.
+  static void start(GenerationContext& context,
+                    GenerationPlan plan,
+                    Exchange exchange,
+                    TimePoint received_at);
+
+  Generation(GenerationContext& context,
+             GenerationPlan plan,
+             Exchange exchange,
+             TimePoint received_at);
+
+ private:
+  class Mailbox;
+
+  Result<void> submit_all();
+  void deliver(int32_t sequence, engine::Output&& output);
+  void observe(int32_t sequence, const engine::Output& output);
+  void finish();
+  void fail(const Error& error);
+  void abandon(Gone why);
+  void cancel_all();
+  template <class Visitor>
+  decltype(auto) visit_reply(Visitor&& visitor) {
+    return std::visit(std::forward<Visitor>(visitor), plan_.reply);
+  }
+
+  GenerationContext& context_;
+  GenerationPlan plan_;
+  Exchange exchange_;
+  const TimePoint received_at_;
+  std::vector<std::string> ids_;                       // of the submitted sequences
+  std::vector<std::optional<TimePoint>> last_output_;  // per sequence
+  std::string events_;                                 // of one delivery; kept for its capacity
+  bool is_over_ = false;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,195 @@
+#include "server/generation_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace nibble::server {
+namespace {
+
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxStopTokens = 1024;
+
+// Carry no meaning here, or only for systems around the engine.
+constexpr const char* kIgnoredFields[] = {"user",
+                                          "metadata",
+                                          "store",
+                                          "service_tier",
+                                          "safety_identifier",
+                                          "prompt_cache_key",
+                                          "priority",
+                                          "cache_salt",
+                                          "session_id",
+                                          "rid",
+                                          "request_id",
+                                          "stream_reasoning"};
+
+constexpr const char* kConstraintFields[] = {"structured_outputs",
+                                             "regex",
+                                             "ebnf",
+                                             "json_schema",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "structural_tag"};
+
+Result<void> read_model(FieldReader& reader, const ServedModel& model, std::string& target) {
+  target = model.names.front();
+  TRY(reader.read("model", target));
+  if (std::find(model.names.begin(), model.names.end(), target) != model.names.end()) return {};
+  constexpr size_t kMaxShown = 100;
+  return Error{Errc::kNotFound,
+               fmt::format("model: '{}' is not served here; this is '{}'",
+                           target.substr(0, kMaxShown),
+                           model.names.front()),
+               "model_not_found",
+               "model"};
+}
+
+Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
+  TRY(reader.read("stream", fields.stream));
+  TRY_ASSIGN(const json::Object* options, reader.object("stream_options"));
+  if (options == nullptr) return {};
+  if (!fields.stream)
+    return wrong_value("stream_options", "only allowed together with stream: true");
+  FieldReader option_reader(*options, "stream_options.");
+  TRY(option_reader.read("include_usage", fields.include_usage));
+  return option_reader.read("continuous_usage_stats", fields.continuous_usage);
+}
+
+Result<void> read_stop(FieldReader& reader, std::vector<std::string>& target) {
+  const json::Value* stop = reader.any("stop");
+  if (stop == nullptr) return {};
+  const json::Array single = stop->is_string() ? json::Array{*stop} : json::Array{};
+  const json::Array* items = stop->is_string() ? &single : stop->as_array();
+  if (items == nullptr) return wrong_type("stop", "a string or an array of strings", *stop);
+  if (items->size() > kMaxStops) {
+    return wrong_value(
+        "stop", fmt::format("expected at most {} strings, found {}", kMaxStops, items->size()));
+  }
+  for (const json::Value& item : *items) {
+    const std::string* text = item.as_string();
+    if (text == nullptr) return wrong_type("stop", "an array of strings", item);
+    if (text->empty() || text->size() > kMaxStopBytes) {
+      return wrong_value("stop", fmt::format("expected strings of 1 to {} bytes", kMaxStopBytes));
+    }
+    target.push_back(*text);
+  }
+  return {};
+}
+
+Result<void> read_stop_token_ids(FieldReader& reader,
+                                 int32_t vocab_size,
+                                 std::vector<int32_t>& target) {
+  TRY_ASSIGN(const json::Array* ids, reader.array("stop_token_ids"));
+  if (ids == nullptr) return {};
+  if (ids->size() > kMaxStopTokens) {
+    return wrong_value("stop_token_ids", fmt::format("expected at most {} ids", kMaxStopTokens));
+  }
+  for (const json::Value& id : *ids) {
+    TRY_ASSIGN(const int64_t number, to_integer(id, "stop_token_ids", {0, vocab_size - 1}));
+    target.push_back(static_cast<int32_t>(number));
+  }
+  return {};
+}
+
+Result<void> read_logit_bias(FieldReader& reader,
+                             int32_t vocab_size,
+                             std::vector<std::pair<int32_t, float>>& target) {
+  TRY_ASSIGN(const json::Object* biases, reader.object("logit_bias"));
+  if (biases == nullptr) return {};
+  for (const json::Member& member : *biases) {
+    int32_t id = -1;
+    const char* const end = member.key.data() + member.key.size();
+    const auto [parsed_to, fault] = std::from_chars(member.key.data(), end, id);
+    if (fault != std::errc() || parsed_to != end || id < 0 || id >= vocab_size) {
+      return wrong_value("logit_bias",
+                         fmt::format("expected token ids from 0 to {} as keys", vocab_size - 1));
+    }
+    TRY_ASSIGN(const double bias, to_number(member.value, "logit_bias", {-100, 100}));
+    target.emplace_back(id, static_cast<float>(bias));
+  }
+  return {};
+}
+
+Result<void> read_lengths(FieldReader& reader,
+                          int32_t max_tokens_min,
+                          engine::SamplingParams& sampling) {
+  TRY(reader.read("max_tokens", sampling.max_tokens, {max_tokens_min, INT32_MAX}));
+  TRY(reader.read("max_completion_tokens", sampling.max_tokens, {1, INT32_MAX}));
+  TRY(reader.read("min_tokens", sampling.min_tokens, {0, INT32_MAX}));
+  if (sampling.max_tokens > 0 && sampling.min_tokens > sampling.max_tokens) {
+    return wrong_value(
+        "min_tokens",
+        fmt::format("{} is more than max_tokens {}", sampling.min_tokens, sampling.max_tokens));
+  }
+  return reader.read("ignore_eos", sampling.ignore_eos);
+}
+
+Result<void> read_distribution(FieldReader& reader,
+                               const ServedModel& model,
+                               GenerationFields& fields) {
+  engine::SamplingParams& sampling = fields.sampling;
+  sampling.temperature = model.default_temperature;
+  sampling.top_p = model.default_top_p;
+  constexpr float kSmallestTopP = 1e-6F;  // 0 means the most likely token only
+  TRY(reader.read("temperature", sampling.temperature, {0, 2}));
+  TRY(reader.read("top_p", sampling.top_p, {0, 1}));
+  sampling.top_p = std::max(sampling.top_p, kSmallestTopP);
+  TRY(reader.read("min_p", sampling.min_p, {0, 1}));
+  TRY(reader.read("top_k", sampling.top_k, {-1, INT32_MAX}));
+  sampling.top_k = sampling.top_k >= model.vocab_size ? 0 : std::max(sampling.top_k, 0);
+  TRY(reader.read("presence_penalty", sampling.presence_penalty, {-2, 2}));
+  TRY(reader.read("frequency_penalty", sampling.frequency_penalty, {-2, 2}));
+  TRY(reader.read("repetition_penalty", sampling.repetition_penalty, {0.01, 10}));
+  std::optional<int64_t> seed;
+  TRY(reader.read("seed", seed, {INT64_MIN, INT64_MAX}));
+  if (seed) sampling.seed = static_cast<uint64_t>(*seed);
+  fields.shapes_sampling = sampling.temperature != model.default_temperature ||
+                           sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
+  return {};
+}
+
+Result<void> read_output_shape(FieldReader& reader, engine::SamplingParams& sampling) {
+  TRY(reader.read("include_stop_str_in_output", sampling.include_stop_in_output));
+  bool no_stop_trim = sampling.include_stop_in_output;
+  TRY(reader.read("no_stop_trim", no_stop_trim));
+  sampling.include_stop_in_output = no_stop_trim;
+  return reader.read("skip_special_tokens", sampling.skip_special_tokens);
+}
+
+}  // namespace
+
+Result<void> read_generation_fields(FieldReader& reader,
+                                    const ServedModel& model,
+                                    int32_t max_tokens_min,
+                                    GenerationFields& fields) {
+  engine::SamplingParams& sampling = fields.sampling;
+  TRY(read_model(reader, model, fields.model));
+  TRY(read_streaming(reader, fields));
+  TRY(reader.read("n", fields.n, {1, kMaxN}));
+  TRY(read_lengths(reader, max_tokens_min, sampling));
+  TRY(read_distribution(reader, model, fields));
+  TRY(read_logit_bias(reader, model.vocab_size, sampling.logit_bias));
+  TRY(read_stop(reader, sampling.stop));
+  TRY(read_stop_token_ids(reader, model.vocab_size, sampling.stop_token_ids));
+  TRY(read_output_shape(reader, sampling));
+  for (const char* key : kIgnoredFields) reader.ignore(key);
+  return {};
+}
+
+Result<void> refuse_unsupported_fields(FieldReader& reader) {
+  for (const char* key : kConstraintFields) {
+    TRY(reader.refuse(key, "constrained decoding is not supported"));
+  }
+  TRY(reader.refuse("thinking_token_budget", "is not supported; limit the answer with max_tokens"));
+  TRY(reader.refuse("prompt_logprobs",
+                    "is not supported; use /v1/completions with echo and logprobs"));
+  TRY(reader.refuse("kv_transfer_params", "is not supported"));
+  return {};
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,54 @@
+// The request fields that chat and text completions share: model, streaming, sampling.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+#include "server/field_reader.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace nibble::server {
+
+// What requests are checked against: facts of the served model and the operator's defaults.
+struct ServedModel {
+  std::vector<std::string> names;  // the first is the model's id, further ones are aliases
+  int32_t vocab_size = 0;
+  int32_t max_context = 0;
+  float default_temperature = 1.0F;
+  float default_top_p = 1.0F;
+  text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
+  text::Generation generation = text::Generation::kApril;
+};
+
+struct GenerationFields {
+  std::string model;  // as the client called it
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  int32_t n = 1;
+  engine::SamplingParams sampling;
+  // Temperature or penalties were given: worth a remark in thinking mode, where the vendor's API
+  // ignores them.
+  bool shapes_sampling = false;
+};
+
+// Choices of one request, over all its prompts.
+inline constexpr int32_t kMaxN = 16;
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
+// Reads and range-checks all of them over the defaults in `fields`; `max_tokens_min` is the least
+// max_tokens of the endpoint. kNotFound with reason "model_not_found" for another model's name.
+Result<void> read_generation_fields(FieldReader& reader,
+                                    const ServedModel& model,
+                                    int32_t max_tokens_min,
+                                    GenerationFields& fields);
+
+// Members that would change the output but cannot take effect here: kUnsupported when they say
+// something.
+Result<void> refuse_unsupported_fields(FieldReader& reader);
+
+}  // namespace nibble::server

@@ -1,0 +1,51 @@
+// Counters and latencies, exposed in the Prometheus text format under the names that dashboards
+// and gateways of SGLang and vLLM already know, and under nibble_* where nobody has a name.
+// Safe to use from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace nibble::server {
+
+// A kind of layer and the kernel that it runs on.
+struct KernelSelection {
+  std::string layer_class;
+  std::string kernel;
+  std::string reason;
+};
+
+class Metrics final {
+ public:
+  struct Options {
+    std::string model_name;
+    std::string version;
+    std::vector<KernelSelection> kernels;
+  };
+  explicit Metrics(const Options& options);
+  ~Metrics();
+
+  void on_response(std::string_view route, int status);
+  void on_first_token(double seconds_since_arrival);
+  void on_token_gap(double seconds);
+  void on_finish(const engine::Finish& finish, double seconds_since_arrival);
+  // `cause`: "disconnect", "slow_reader" or "shutdown".
+  void on_aborted(std::string_view cause);
+  // `reason`: the error code that the client saw.
+  void on_rejected(std::string_view reason);
+  void on_unknown_fields(int64_t count);
+
+  std::string expose(const engine::EngineStats& stats, int32_t num_connections);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::server

@@ -1,0 +1,52 @@
+#include "server/reply_common.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/utf8.h"
+
+namespace nibble::server {
+
+json::Object usage_object(const UsageCounts& usage) {
+  return json::make_object(
+      {{"prompt_tokens", usage.prompt_tokens},
+       {"completion_tokens", usage.completion_tokens},
+       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+       {"prompt_tokens_details", json::make_object({{"cached_tokens", usage.cached_tokens}})},
+       {"completion_tokens_details",
+        json::make_object({{"reasoning_tokens", usage.reasoning_tokens}})}});
+}
+
+json::Object reply_object(const ReplyEnvelope& envelope,
+                          std::string_view object,
+                          json::Array choices) {
+  return json::make_object({{"id", envelope.id},
+                            {"object", object},
+                            {"created", envelope.created},
+                            {"model", envelope.model},
+                            {"choices", std::move(choices)},
+                            {"system_fingerprint", envelope.system_fingerprint}});
+}
+
+void append_event(std::string& events, const json::Value& payload) {
+  events += "data: ";
+  json::dump_to(events, payload, json::Style::kCompact);
+  events += "\n\n";
+}
+
+std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {
+  return replace_invalid_utf8(tokenizer.token_bytes(id));
+}
+
+double finite_logprob(float logprob) {
+  constexpr float kLowest = -9999.0F;
+  return logprob >= kLowest ? static_cast<double>(logprob) : static_cast<double>(kLowest);
+}
+
+json::Value stop_reason(const engine::Finish& finish) {
+  if (!finish.matched_stop.empty()) return finish.matched_stop;
+  if (finish.matched_stop_token >= 0) return finish.matched_stop_token;
+  return {};
+}
+
+}  // namespace nibble::server

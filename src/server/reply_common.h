@@ -1,0 +1,50 @@
+// What responses of both completion endpoints share: envelope, usage, token texts, server-sent
+// events.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "text/tokenizer.h"
+
+namespace nibble::server {
+
+// The same in every chunk of a response.
+struct ReplyEnvelope {
+  std::string id;
+  std::string model;
+  int64_t created = 0;  // seconds since 1970
+  std::string system_fingerprint;
+  bool include_usage = false;
+  bool continuous_usage = false;
+};
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;
+};
+json::Object usage_object(const UsageCounts& usage);
+
+// {id, object, created, model, choices, system_fingerprint}.
+json::Object reply_object(const ReplyEnvelope& envelope,
+                          std::string_view object,
+                          json::Array choices);
+
+// Appends `data: {...}` as one event.
+void append_event(std::string& events, const json::Value& payload);
+inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+// The text of one token; parts of characters come out as U+FFFD.
+std::string token_text(const text::Tokenizer& tokenizer, int32_t id);
+// JSON has no infinities: the protocol writes -9999 for a probability of zero.
+double finite_logprob(float logprob);
+
+// What stopped the sequence: the stop string, the stop id, or null.
+json::Value stop_reason(const engine::Finish& finish);
+
+}  // namespace nibble::server
