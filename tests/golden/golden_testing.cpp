@@ -32,7 +32,8 @@ Path tiny_v4_dir() { return Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4"; }
 
 Loaded load(const Path& dir, const LoadRequest& request) {
   Loaded loaded;
-  loaded.device = device::make_host_device({.num_threads = 1, .isa = request.isa}).value();
+  loaded.device =
+      device::make_host_device({.num_threads = request.num_threads, .isa = request.isa}).value();
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(dir).value();
   models::LoadOptions options;
   options.precision = request.precision;

@@ -25,8 +25,9 @@ struct LoadRequest {
   models::Precision precision = models::Precision::kReference;
   models::StateOptions state = {};
   device::IsaLevel isa = device::IsaLevel::kNative;
+  int32_t num_threads = 1;
 };
-// Loads with one thread and reserves state; stops the test on failure.
+// Loads and reserves state; stops the test on failure.
 Loaded load(const Path& dir, const LoadRequest& request = {});
 
 // A matrix of f32 rows.
