@@ -55,6 +55,7 @@ std::string target_name(const Target& target);  // "cpu", "avx2", "sm_90"
 // Zero means no limit.
 struct Limits {
   int64_t m_max = 0;
+  int64_t n_max = 0;
   int64_t n_multiple = 0;
   int64_t k_multiple = 0;
   int64_t k_max = 0;
@@ -104,7 +105,8 @@ struct KernelInfo {
 };
 
 // What has to be computed. Ops without weights put their row width (norms: features, attention:
-// head_dim) in k.
+// head_dim, expert choice: experts) in k and how many rows belong together (attention: heads,
+// hyper-connections: streams) in n.
 struct Problem {
   Op op = Op::kMatMul;
   bool has_weight = false;

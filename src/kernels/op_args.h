@@ -50,9 +50,6 @@ struct RopeArgs {
   bool inverse = false;
 };
 
-// The largest hc_mult that kernels take; models refuse a config above it.
-inline constexpr int32_t kMaxHyperStreams = 8;
-
 // Hyper-connection read (spec 3.3 HC_PRE): flat norm, 2M + M*M mixing rows, split, Sinkhorn.
 //   state: [m, M*D] f32; fn: [2M + M*M, M*D]; base: [2M + M*M]; scale: [3]
 //   x: [m, D]; post: [m, M]; comb: [m, M*M] (row = source stream, column = destination)

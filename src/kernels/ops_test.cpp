@@ -319,6 +319,17 @@ TEST(SparseAttention, KeysTooWideForTheScratchFallBackToTheReference) {
   EXPECT_EQ(wide.refused[0].reason, "k 1032, at most 1024");
 }
 
+TEST(HyperPre, ManyStreamsFallBackToTheReference) {
+  device::DeviceInfo device;
+  device.isa = device::kIsaAvx2 | device::kIsaAvx512;
+  for (const Op op : {Op::kHyperPre, Op::kHyperPost, Op::kHyperHead}) {
+    EXPECT_EQ(route({.op = op, .n = 8, .k = 64}, device).value().kernel->unit, ComputeUnit::kSimd);
+    const Route many = route({.op = op, .n = 9, .k = 64}, device).value();
+    EXPECT_EQ(many.kernel->unit, ComputeUnit::kScalar);
+    EXPECT_EQ(many.refused.front().reason, "n 9, at most 8");
+  }
+}
+
 TEST(Compress, PoolsByTheSoftmaxOfPresentSlots) {
   for_each_row(Op::kCompress, [](const KernelInfo& row) {
     const std::vector<float> gate_a = {0, 100};

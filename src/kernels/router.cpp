@@ -49,6 +49,9 @@ std::string check_limits(const Limits& limits, const Problem& problem) {
     return "m " + (problem.m_max == 0 ? "unbounded" : std::to_string(problem.m_max)) +
            ", at most " + std::to_string(limits.m_max);
   }
+  if (limits.n_max != 0 && problem.n > limits.n_max) {
+    return "n " + std::to_string(problem.n) + ", at most " + std::to_string(limits.n_max);
+  }
   if (limits.k_max != 0 && problem.k > limits.k_max) {
     return "k " + std::to_string(problem.k) + ", at most " + std::to_string(limits.k_max);
   }

@@ -43,29 +43,29 @@ constexpr OpLeaves kLeaves = {.attend = &avx2::attend,
                               .widen_f16 = &avx2::widen_f16};
 using Launchers = OpLaunchers<kLeaves>;
 
-constexpr KernelInfo row(std::string_view name, Op op, Launch launch, int64_t k_max = 0) {
+constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits limits = {}) {
   KernelInfo info;
   info.name = name;
   info.op = op;
   info.unit = ComputeUnit::kSimd;
   info.target.isa = device::kIsaAvx2;
-  info.limits.k_max = k_max;
+  info.limits = limits;
   info.launch = launch;
   return info;
 }
 
 // clang-format off
 constexpr KernelInfo kTable[] = {
-    row("sparse_attention.avx2.simd", Op::kSparseAttention, &Launchers::sparse_attention, kMaxKeyWidth),
-    row("indexer_score.avx2.simd", Op::kIndexerScore, &Launchers::indexer_score, kMaxKeyWidth),
+    row("sparse_attention.avx2.simd", Op::kSparseAttention, &Launchers::sparse_attention, {.k_max = kMaxKeyWidth}),
+    row("indexer_score.avx2.simd", Op::kIndexerScore, &Launchers::indexer_score, {.k_max = kMaxKeyWidth}),
     row("top_k.avx2.simd", Op::kTopK, &Launchers::top_k),
     row("rms_norm.avx2.simd", Op::kRmsNorm, &Launchers::rms_norm),
     row("rope.avx2.simd", Op::kRope, &Launchers::rope),
-    row("hyper_pre.avx2.simd", Op::kHyperPre, &Launchers::hyper_pre),
-    row("hyper_post.avx2.simd", Op::kHyperPost, &Launchers::hyper_post),
-    row("hyper_head.avx2.simd", Op::kHyperHead, &Launchers::hyper_head),
+    row("hyper_pre.avx2.simd", Op::kHyperPre, &Launchers::hyper_pre, {.n_max = kMaxHyperStreams}),
+    row("hyper_post.avx2.simd", Op::kHyperPost, &Launchers::hyper_post, {.n_max = kMaxHyperStreams}),
+    row("hyper_head.avx2.simd", Op::kHyperHead, &Launchers::hyper_head, {.n_max = kMaxHyperStreams}),
     row("compress.avx2.simd", Op::kCompress, &Launchers::compress),
-    row("select_experts.avx2.simd", Op::kSelectExperts, &Launchers::select_experts, kMaxExperts),
+    row("select_experts.avx2.simd", Op::kSelectExperts, &Launchers::select_experts, {.k_max = kMaxExperts}),
     row("swiglu.avx2.simd", Op::kSwiglu, &Launchers::swiglu),
     row("combine_experts.avx2.simd", Op::kCombineExperts, &Launchers::combine_experts),
     row("embed.avx2.simd", Op::kEmbed, &Launchers::embed),

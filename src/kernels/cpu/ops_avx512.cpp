@@ -43,29 +43,29 @@ constexpr OpLeaves kLeaves = {.attend = &avx512::attend,
                               .widen_f16 = &avx512::widen_f16};
 using Launchers = OpLaunchers<kLeaves>;
 
-constexpr KernelInfo row(std::string_view name, Op op, Launch launch, int64_t k_max = 0) {
+constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits limits = {}) {
   KernelInfo info;
   info.name = name;
   info.op = op;
   info.unit = ComputeUnit::kSimd;
   info.target.isa = device::kIsaAvx512;
-  info.limits.k_max = k_max;
+  info.limits = limits;
   info.launch = launch;
   return info;
 }
 
 // clang-format off
 constexpr KernelInfo kTable[] = {
-    row("sparse_attention.avx512.simd", Op::kSparseAttention, &Launchers::sparse_attention, kMaxKeyWidth),
-    row("indexer_score.avx512.simd", Op::kIndexerScore, &Launchers::indexer_score, kMaxKeyWidth),
+    row("sparse_attention.avx512.simd", Op::kSparseAttention, &Launchers::sparse_attention, {.k_max = kMaxKeyWidth}),
+    row("indexer_score.avx512.simd", Op::kIndexerScore, &Launchers::indexer_score, {.k_max = kMaxKeyWidth}),
     row("top_k.avx512.simd", Op::kTopK, &Launchers::top_k),
     row("rms_norm.avx512.simd", Op::kRmsNorm, &Launchers::rms_norm),
     row("rope.avx512.simd", Op::kRope, &Launchers::rope),
-    row("hyper_pre.avx512.simd", Op::kHyperPre, &Launchers::hyper_pre),
-    row("hyper_post.avx512.simd", Op::kHyperPost, &Launchers::hyper_post),
-    row("hyper_head.avx512.simd", Op::kHyperHead, &Launchers::hyper_head),
+    row("hyper_pre.avx512.simd", Op::kHyperPre, &Launchers::hyper_pre, {.n_max = kMaxHyperStreams}),
+    row("hyper_post.avx512.simd", Op::kHyperPost, &Launchers::hyper_post, {.n_max = kMaxHyperStreams}),
+    row("hyper_head.avx512.simd", Op::kHyperHead, &Launchers::hyper_head, {.n_max = kMaxHyperStreams}),
     row("compress.avx512.simd", Op::kCompress, &Launchers::compress),
-    row("select_experts.avx512.simd", Op::kSelectExperts, &Launchers::select_experts, kMaxExperts),
+    row("select_experts.avx512.simd", Op::kSelectExperts, &Launchers::select_experts, {.k_max = kMaxExperts}),
     row("swiglu.avx512.simd", Op::kSwiglu, &Launchers::swiglu),
     row("combine_experts.avx512.simd", Op::kCombineExperts, &Launchers::combine_experts),
     row("embed.avx512.simd", Op::kEmbed, &Launchers::embed),

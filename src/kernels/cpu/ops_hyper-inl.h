@@ -58,23 +58,28 @@ inline __m128 sum_lanes(__m128 row) {
   return _mm_add_ps(pairs, _mm_shuffle_ps(pairs, pairs, 0x4E));
 }
 
-// Sinkhorn on four streams: one register per row of comb.
+// Divides each column of four rows by its sum + eps.
+inline void normalise_columns(__m128 (&rows)[4], __m128 eps) {
+  const __m128 sum =
+      _mm_add_ps(_mm_add_ps(rows[0], rows[1]), _mm_add_ps(_mm_add_ps(rows[2], rows[3]), eps));
+  NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) rows[i] = _mm_div_ps(rows[i], sum);
+}
+
+// Sinkhorn on four streams, one register per row. comb: exponentials of the logits, relative to
+// the largest of their row.
 inline void sinkhorn_4(float* comb, int32_t iterations, float eps) {
   const __m128 e = _mm_set1_ps(eps);
   __m128 rows[4];
   NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) {
-    rows[i] = _mm_loadu_ps(comb + 4 * i);  // exponentials of the row's logits
-    rows[i] = _mm_add_ps(_mm_div_ps(rows[i], sum_lanes(rows[i])), e);
+    const __m128 row = _mm_loadu_ps(comb + 4 * i);
+    rows[i] = _mm_add_ps(_mm_div_ps(row, sum_lanes(row)), e);
   }
-  for (int32_t iteration = 0; iteration < iterations; ++iteration) {
-    if (iteration > 0) {
-      NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) {
-        rows[i] = _mm_div_ps(rows[i], _mm_add_ps(sum_lanes(rows[i]), e));
-      }
+  normalise_columns(rows, e);
+  for (int32_t iteration = 1; iteration < iterations; ++iteration) {
+    NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) {
+      rows[i] = _mm_div_ps(rows[i], _mm_add_ps(sum_lanes(rows[i]), e));
     }
-    const __m128 columns =
-        _mm_add_ps(_mm_add_ps(rows[0], rows[1]), _mm_add_ps(_mm_add_ps(rows[2], rows[3]), e));
-    NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) rows[i] = _mm_div_ps(rows[i], columns);
+    normalise_columns(rows, e);
   }
   NIBBLE_UNROLL for (int64_t i = 0; i < 4; ++i) _mm_storeu_ps(comb + 4 * i, rows[i]);
 }

@@ -8,8 +8,6 @@
 
 #include <cstdint>
 
-#include "kernels/op_args.h"
-
 namespace nibble::kernels::cpu {
 
 // Query heads of one token that attend over one list of keys: window rows first, then entries.
@@ -122,8 +120,9 @@ struct OpLeaves {
 
 // Width of a key that fits the stack scratch into which bf16 keys are widened.
 inline constexpr int64_t kMaxKeyWidth = 1024;
-// Mixing rows 2 M + M^2 of the most streams.
-inline constexpr int64_t kMaxMixRows = int64_t{2 + kMaxHyperStreams} * kMaxHyperStreams;
+// Streams of hyper-connections, and their mixing rows 2 M + M^2, that fit the stack scratch.
+inline constexpr int64_t kMaxHyperStreams = 8;
+inline constexpr int64_t kMaxMixRows = (2 + kMaxHyperStreams) * kMaxHyperStreams;
 // Experts whose scores fit the stack scratch.
 inline constexpr int64_t kMaxExperts = 1024;
 // Indexer tasks start at multiples of this, so that the blocks of keys are the same for every
