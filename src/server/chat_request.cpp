@@ -222,7 +222,7 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
   if (object == nullptr) return wrong_type("body", "an object", body);
   FieldReader reader(*object);
   ChatRequest request;
-  TRY(read_generation_fields(reader, model, /*max_tokens_min=*/1, request.fields));
+  TRY_ASSIGN(request.fields, read_generation_fields(reader, model, {}));
   TRY(refuse_unsupported_fields(reader));
   TRY(refuse_other_media(reader));
   TRY(read_logprobs(reader, request.fields.sampling));

@@ -52,6 +52,7 @@ class PromptReader final {
     if (const std::string* text = value.as_string()) {
       TRY_ASSIGN(prompt.ids, tokenizer_.encode_with_specials(*text));
       prompt.text = *text;
+      prepend_bos(prompt.ids);
     } else if (const json::Array* items = value.as_array()) {
       TRY_ASSIGN(prompt.ids, read_ids(*items, param, model_.vocab_size));
       TRY_ASSIGN(prompt.text, tokenizer_.decode(prompt.ids));
@@ -60,6 +61,12 @@ class PromptReader final {
     }
     if (prompt.ids.empty()) return wrong_value(param, "is empty; expected at least one token");
     return prompt;
+  }
+
+  void prepend_bos(std::vector<int32_t>& ids) const {
+    const int32_t bos = model_.completion_bos_id;
+    const bool is_there = !ids.empty() && ids.front() == bos;
+    if (bos >= 0 && !is_there) ids.insert(ids.begin(), bos);
   }
 
   const ServedModel& model_;
@@ -125,8 +132,8 @@ Result<CompletionRequest> parse_completion_request(const json::Value& body,
   if (!body.is_object()) return wrong_type("body", "an object", body);
   CompletionRequest request;
   FieldReader reader(*body.as_object());
-  request.fields.sampling.max_tokens = kDefaultMaxTokens;
-  TRY(read_generation_fields(reader, model, /*max_tokens_min=*/0, request.fields));
+  TRY_ASSIGN(request.fields,
+             read_generation_fields(reader, model, {.min = 0, .if_absent = kDefaultMaxTokens}));
   TRY(refuse_unsupported_fields(reader));
   TRY(reader.refuse("suffix", "text cannot be inserted, only continued"));
   TRY(check_best_of(reader, request.fields.n));

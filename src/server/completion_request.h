@@ -31,7 +31,8 @@ struct CompletionRequest {
 // Prompts times n.
 inline constexpr int32_t kMaxCompletionChoices = 128;
 
-// A text prompt is encoded as it stands: special tokens written in it match, nothing is added.
+// A text prompt is encoded as it stands: special tokens written in it match. Only a BOS is added,
+// for tokenizers that want one.
 Result<CompletionRequest> parse_completion_request(const json::Value& body,
                                                    const ServedModel& model,
                                                    const text::Tokenizer& tokenizer);

@@ -63,6 +63,7 @@ Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
 Result<void> read_stop(FieldReader& reader, std::vector<std::string>& target) {
   const json::Value* stop = reader.any("stop");
   if (stop == nullptr) return {};
+  target.clear();
   const json::Array single = stop->is_string() ? json::Array{*stop} : json::Array{};
   const json::Array* items = stop->is_string() ? &single : stop->as_array();
   if (items == nullptr) return wrong_type("stop", "a string or an array of strings", *stop);
@@ -86,6 +87,7 @@ Result<void> read_stop_token_ids(FieldReader& reader,
                                  std::vector<int32_t>& target) {
   TRY_ASSIGN(const json::Array* ids, reader.array("stop_token_ids"));
   if (ids == nullptr) return {};
+  target.clear();
   if (ids->size() > kMaxStopTokens) {
     return wrong_value("stop_token_ids", fmt::format("expected at most {} ids", kMaxStopTokens));
   }
@@ -101,6 +103,7 @@ Result<void> read_logit_bias(FieldReader& reader,
                              std::vector<std::pair<int32_t, float>>& target) {
   TRY_ASSIGN(const json::Object* biases, reader.object("logit_bias"));
   if (biases == nullptr) return {};
+  target.clear();
   for (const json::Member& member : *biases) {
     int32_t id = -1;
     const char* const end = member.key.data() + member.key.size();
@@ -133,8 +136,7 @@ Result<void> read_distribution(FieldReader& reader,
                                const ServedModel& model,
                                GenerationFields& fields) {
   engine::SamplingParams& sampling = fields.sampling;
-  sampling.temperature = model.default_temperature;
-  sampling.top_p = model.default_top_p;
+  const engine::SamplingParams& defaults = model.default_sampling;
   constexpr float kSmallestTopP = 1e-6F;  // 0 means the most likely token only
   TRY(reader.read("temperature", sampling.temperature, {0, 2}));
   TRY(reader.read("top_p", sampling.top_p, {0, 1}));
@@ -148,8 +150,9 @@ Result<void> read_distribution(FieldReader& reader,
   std::optional<int64_t> seed;
   TRY(reader.read("seed", seed, {INT64_MIN, INT64_MAX}));
   if (seed) sampling.seed = static_cast<uint64_t>(*seed);
-  fields.shapes_sampling = sampling.temperature != model.default_temperature ||
-                           sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
+  fields.shapes_sampling = sampling.temperature != defaults.temperature ||
+                           sampling.presence_penalty != defaults.presence_penalty ||
+                           sampling.frequency_penalty != defaults.frequency_penalty;
   return {};
 }
 
@@ -163,22 +166,24 @@ Result<void> read_output_shape(FieldReader& reader, engine::SamplingParams& samp
 
 }  // namespace
 
-Result<void> read_generation_fields(FieldReader& reader,
-                                    const ServedModel& model,
-                                    int32_t max_tokens_min,
-                                    GenerationFields& fields) {
+Result<GenerationFields> read_generation_fields(FieldReader& reader,
+                                                const ServedModel& model,
+                                                MaxTokensRule max_tokens) {
+  GenerationFields fields;
   engine::SamplingParams& sampling = fields.sampling;
+  sampling = model.default_sampling;
+  if (sampling.max_tokens == 0) sampling.max_tokens = max_tokens.if_absent;
   TRY(read_model(reader, model, fields.model));
   TRY(read_streaming(reader, fields));
   TRY(reader.read("n", fields.n, {1, kMaxN}));
-  TRY(read_lengths(reader, max_tokens_min, sampling));
+  TRY(read_lengths(reader, max_tokens.min, sampling));
   TRY(read_distribution(reader, model, fields));
   TRY(read_logit_bias(reader, model.vocab_size, sampling.logit_bias));
   TRY(read_stop(reader, sampling.stop));
   TRY(read_stop_token_ids(reader, model.vocab_size, sampling.stop_token_ids));
   TRY(read_output_shape(reader, sampling));
   for (const char* key : kIgnoredFields) reader.ignore(key);
-  return {};
+  return fields;
 }
 
 Result<void> refuse_unsupported_fields(FieldReader& reader) {

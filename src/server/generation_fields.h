@@ -18,10 +18,10 @@ struct ServedModel {
   std::vector<std::string> names;  // the first is the model's id, further ones are aliases
   int32_t vocab_size = 0;
   int32_t max_context = 0;
-  float default_temperature = 1.0F;
-  float default_top_p = 1.0F;
+  engine::SamplingParams default_sampling;  // of requests that say nothing
   text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
   text::Generation generation = text::Generation::kApril;
+  int32_t completion_bos_id = -1;  // put before text prompts that do not begin with it; -1: none
 };
 
 struct GenerationFields {
@@ -40,12 +40,17 @@ struct GenerationFields {
 inline constexpr int32_t kMaxN = 16;
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// Reads and range-checks all of them over the defaults in `fields`; `max_tokens_min` is the least
-// max_tokens of the endpoint. kNotFound with reason "model_not_found" for another model's name.
-Result<void> read_generation_fields(FieldReader& reader,
-                                    const ServedModel& model,
-                                    int32_t max_tokens_min,
-                                    GenerationFields& fields);
+// What an endpoint says about max_tokens.
+struct MaxTokensRule {
+  int32_t min = 1;
+  int32_t if_absent = 0;  // and without an operator's default; 0: up to the context
+};
+
+// Reads and range-checks all of them. kNotFound with reason "model_not_found" for another model's
+// name.
+Result<GenerationFields> read_generation_fields(FieldReader& reader,
+                                                const ServedModel& model,
+                                                MaxTokensRule max_tokens);
 
 // Members that would change the output but cannot take effect here: kUnsupported when they say
 // something.

@@ -27,11 +27,13 @@ struct ServerConfig {
   std::string version;
   std::vector<KernelSelection> kernels;  // for /metrics
 
-  // Where requests say nothing. Temperature and top_p: the checkpoint's generation_config.
-  float default_temperature = 1.0F;
-  float default_top_p = 1.0F;
+  // Where requests say nothing: the checkpoint's generation_config and the operator's flags.
+  engine::SamplingParams default_sampling;
   text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
   text::Generation generation = text::Generation::kApril;
+  // Put before the text prompts of /v1/completions that do not begin with it; -1: none. Set it for
+  // tokenizers that say add_bos_token.
+  int32_t completion_bos_id = -1;
 
   Duration ping_interval = std::chrono::seconds(15);     // of silent streams
   Duration shutdown_timeout = std::chrono::seconds(30);  // for accepted work after SIGTERM
