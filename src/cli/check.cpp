@@ -67,7 +67,7 @@ void sample_tensor(const std::string& name, TensorView tensor, Samples& samples)
                                            i,
                                            dtype_name(tensor.dtype),
                                            tensor.shape.to_string(),
-                                           *value));
+                                           std::isnan(*value) ? "NaN" : "infinite"));
     }
     return;
   }

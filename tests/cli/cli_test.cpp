@@ -60,6 +60,23 @@ std::pair<Shape, std::vector<T>> read_tensor(const Path& path, std::string_view 
   return {};
 }
 
+// Fills the data of a tensor with one byte.
+void overwrite_tensor(const Path& path, std::string_view name, char byte) {
+  auto file = MappedFile::open(path);
+  ASSERT_TRUE(file.ok());
+  const auto header = checkpoint::parse_safetensors_header(
+      file->bytes(), static_cast<int64_t>(file->bytes().size()), path.string());
+  ASSERT_TRUE(header.ok());
+  for (const checkpoint::StoredTensor& tensor : header->tensors) {
+    if (tensor.meta.name != name) continue;
+    std::fstream out(path, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(tensor.begin);
+    out << std::string(static_cast<size_t>(tensor.end - tensor.begin), byte);
+    return;
+  }
+  FAIL() << name << " is not in " << path;
+}
+
 // One line that begins as every error does, and the exit code.
 void expect_error(const ProcessResult& result, int exit_code, const std::string& text) {
   EXPECT_EQ(result.exit_code, exit_code) << result.errors;
@@ -299,17 +316,11 @@ TEST(Cli, CheckFindsDamage) {
   const Path dir = make_directory();
   std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
   const Path shard = dir / "model-00003-of-00003.safetensors";
-  const auto size = std::filesystem::file_size(shard);
-  {
-    // The last tensor's last bytes: 0xFF is NaN in every dtype that has one.
-    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-64, std::ios::end);
-    file << std::string(64, '\xFF');
-  }
+  overwrite_tensor(shard, "norm.weight", '\xFF');  // NaN, as BF16
   const ProcessResult nan = run_nibble({"check", dir});
   EXPECT_EQ(nan.exit_code, 5) << nan.output << nan.errors;
-  EXPECT_THAT(nan.errors, HasSubstr("nan"));
-  std::filesystem::resize_file(shard, size - 1);
+  EXPECT_THAT(nan.errors, HasSubstr("tensor norm.weight: element 0 of BF16 [256] is NaN"));
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
   expect_error(run_nibble({"check", dir}), 5, "model-00003-of-00003.safetensors");
 }
 
