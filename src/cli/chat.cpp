@@ -99,7 +99,7 @@ class Conversation final {
     engine::Request request;
     request.id = "chat";
     request.sampling = sampling_params(flags_.sampling, session_.defaults.generation);
-    request.sampling.skip_special_tokens = false;
+    show_markup(request.sampling, *session_.tokenizer);
     TRY_ASSIGN(request.prompt_ids, encode_chat(messages_, thinking, *session_.tokenizer));
     AnswerPrinter printer(thinking);
     TRY_ASSIGN(

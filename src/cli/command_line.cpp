@@ -222,47 +222,76 @@ void add_chat(CLI::App& root, ChatFlags& flags) {
   add_sampling(app, flags.sampling);
 }
 
-void add_serve(CLI::App& root, ServeFlags& flags) {
-  CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
-  add_model(app, flags.model);
-  app.add_option(
-         "--host", flags.host, "Address to listen on; others than loopback need --api-key-file")
+void add_network(CLI::App& app, ServeFlags& flags) {
+  const char* group = "Network";
+  app.add_option("--host", flags.host, "Address to listen on; others than loopback need keys")
       ->type_name("ADDRESS")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--port", flags.port, "Port to listen on; 0: any free one")
-      ->check(range(0, 65535))
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--api-key-file", flags.api_key_file, "File of accepted keys, one per line")
-      ->type_name("FILE");
-  app.add_option("--allowed-host",
-                 flags.allowed_hosts,
-                 "Further Host name of a keyless server; may be repeated")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--allowed-host", flags.allowed_hosts, "Further Host name of a keyless server")
       ->type_name("NAME")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->group(group);
   app.add_option(
          "--served-model-name", flags.served_model_names, "Name in the API; may be repeated")
       ->type_name("NAME")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--max-connections", flags.max_connections, "Connections at a time")
+      ->check(range(1, 65'536))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--shutdown-seconds", flags.shutdown_seconds, "For accepted work after SIGTERM")
+      ->check(range(0, 86'400))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_scheduling(CLI::App& app, ServeFlags& flags) {
+  const char* group = "Scheduling";
   app.add_option("--max-queued-requests", flags.max_queued_requests, "Waiting requests before 429")
       ->check(range(1, 1'000'000))
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
   app.add_option(
          "--max-running-requests", flags.max_running_requests, "Requests computed at a time")
       ->check(range(1, 4096))
       ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--prefill-chunk-tokens", flags.prefill_chunk_tokens, "Prompt tokens per step")
       ->check(range(1, 1'000'000))
       ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--drain-seconds", flags.drain_seconds, "Time for running requests after SIGTERM")
-      ->check(range(0, 86'400))
-      ->type_name("N")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_serve(CLI::App& root, ServeFlags& flags) {
+  CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
+  add_model(app, flags.model);
   add_context(app, flags.model);
-  add_sampling(app, flags.sampling);
+  add_network(app, flags);
+  add_scheduling(app, flags);
+  const char* group = "Where requests say nothing";
+  app.add_option("--temperature", flags.temperature, "Default: generation_config.json")
+      ->check(CLI::Range(0.0, 100.0).description(""))
+      ->type_name("X")
+      ->group(group);
+  app.add_option("--top-p", flags.top_p, "Default: generation_config.json")
+      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->type_name("X")
+      ->group(group);
+  app.add_flag("--think", flags.think, "Reason before answering")->group(group);
 }
 
 void add_tokenize(CLI::App& root, TokenizeFlags& flags) {

@@ -4,9 +4,11 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "cli/console.h"
+#include "text/chat_protocol.h"
 
 namespace nibble::cli {
 namespace {
@@ -69,6 +71,13 @@ Result<std::vector<int32_t>> encode_chat(const std::vector<text::Message>& messa
                                          const text::Tokenizer& tokenizer) {
   TRY_ASSIGN(const text::Prompt prompt, text::render_chat(messages, {.thinking = thinking}));
   return tokenizer.encode(prompt.text, prompt.special_ranges);
+}
+
+void show_markup(engine::SamplingParams& sampling, const text::Tokenizer& tokenizer) {
+  for (const std::string_view tag : {text::kThinkOpen, text::kThinkClose}) {
+    const std::optional<int32_t> id = tokenizer.added_token(tag);
+    if (id) sampling.visible_special_ids.push_back(*id);
+  }
 }
 
 Result<std::vector<int32_t>> encode_raw(std::string_view prompt,

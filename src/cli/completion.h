@@ -27,6 +27,9 @@ Result<std::vector<int32_t>> encode_chat(const std::vector<text::Message>& messa
                                          text::ThinkingMode thinking,
                                          const text::Tokenizer& tokenizer);
 
+// Lets the special tokens that AnswerPrinter reads, and no others, into the text of an answer.
+void show_markup(engine::SamplingParams& sampling, const text::Tokenizer& tokenizer);
+
 // The model's input as text, special tokens included; starts with `bos_token_id` unless that is -1
 // or there already.
 Result<std::vector<int32_t>> encode_raw(std::string_view prompt,

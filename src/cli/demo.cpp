@@ -23,7 +23,7 @@ Result<void> run_demo(const DemoFlags& flags) {
   request.id = "demo";
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 200;
-  request.sampling.skip_special_tokens = false;
+  show_markup(request.sampling, *session.tokenizer);
   TRY_ASSIGN(request.prompt_ids,
              encode_chat({{.role = text::Role::kUser, .content = std::string(kQuestion)}},
                          text::ThinkingMode::kChat,

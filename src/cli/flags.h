@@ -66,16 +66,21 @@ struct DemoFlags {
 
 struct ServeFlags {
   ModelFlags model;
-  SamplingFlags sampling;  // defaults of requests
+  // Where requests say nothing.
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  bool think = false;
+
   std::string host = "127.0.0.1";
-  int32_t port = 8000;
+  uint16_t port = 8000;  // 0: any free one
   std::optional<Path> api_key_file;
   std::vector<std::string> allowed_hosts;
-  std::vector<std::string> served_model_names;
+  std::vector<std::string> served_model_names;  // empty: the directory's name
+  int32_t max_connections = 512;
   int32_t max_queued_requests = 256;
-  int32_t max_running_requests = 1;
+  int32_t max_running_requests = 4;
   int32_t prefill_chunk_tokens = 512;
-  int32_t drain_seconds = 30;
+  int32_t shutdown_seconds = 30;
 };
 
 struct TokenizeFlags {

@@ -34,11 +34,11 @@ Result<void> run_generate(const GenerateFlags& flags) {
   engine::Request request;
   request.id = "generate";
   request.sampling = sampling_params(flags.sampling, session.defaults.generation);
-  request.sampling.skip_special_tokens = flags.raw;
   if (flags.raw) {
     TRY_ASSIGN(request.prompt_ids,
                encode_raw(prompt, session.defaults.bos_token_id, *session.tokenizer));
   } else {
+    show_markup(request.sampling, *session.tokenizer);
     TRY_ASSIGN(request.prompt_ids,
                encode_chat(conversation(flags.system, prompt), thinking, *session.tokenizer));
   }

@@ -280,7 +280,7 @@ TEST(Cli, RefusesAPromptThatIsTooLong) {
 TEST(Cli, InterruptEndsAnAnswerCleanly) {
   const ProcessResult result =
       run_nibble({"generate", kModel, "Hi", "--ignore-eos", "--temperature", "0"},
-                 {.signal_after_output = SIGINT});
+                 {.signal = SIGINT, .signal_when = " "});
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_THAT(result.errors, EndsWith("nibble: error: interrupted\n"));
 }
@@ -322,6 +322,19 @@ TEST(Cli, CheckFindsDamage) {
   EXPECT_THAT(nan.errors, HasSubstr("tensor norm.weight: element 0 of BF16 [256] is NaN"));
   std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
   expect_error(run_nibble({"check", dir}), 5, "model-00003-of-00003.safetensors");
+}
+
+TEST(Cli, ServesUntilSigterm) {
+  const ProcessResult result =
+      run_nibble({"serve", kModel, "--port", "0"},
+                 {.signal = SIGTERM, .signal_when = "listening on 127.0.0.1:"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+}
+
+TEST(Cli, ServesOtherAddressesWithKeysOnly) {
+  const ProcessResult result = run_nibble({"serve", kModel, "--host", "0.0.0.0", "--port", "0"});
+  EXPECT_EQ(result.exit_code, 2) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("nibble: error: "));
 }
 
 TEST(Cli, ShowsTheDemo) {

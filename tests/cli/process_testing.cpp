@@ -63,7 +63,7 @@ ProcessResult run_nibble(const std::vector<std::string>& arguments, const Proces
 
   ProcessResult result;
   size_t num_written = 0;
-  bool is_signalled = options.signal_after_output == 0;
+  bool is_signalled = options.signal == 0;
   pollfd fds[] = {{.fd = output.read_end, .events = POLLIN, .revents = 0},
                   {.fd = errors.read_end, .events = POLLIN, .revents = 0},
                   {.fd = input.write_end, .events = POLLOUT, .revents = 0}};
@@ -81,8 +81,11 @@ ProcessResult run_nibble(const std::vector<std::string>& arguments, const Proces
       num_written += static_cast<size_t>(std::max<ssize_t>(count, 0));
       if (count < 0 || num_written == options.input.size()) close_fd(fds[2]);
     }
-    if (!is_signalled && !result.output.empty()) {
-      ::kill(pid, options.signal_after_output);
+    const auto has_cue = [&](const std::string& text) {
+      return text.find(options.signal_when) != std::string::npos;
+    };
+    if (!is_signalled && (has_cue(result.output) || has_cue(result.errors))) {
+      ::kill(pid, options.signal);
       is_signalled = true;
     }
   }

@@ -14,8 +14,9 @@ struct ProcessResult {
 
 struct ProcessOptions {
   std::string input;
-  // Sent to the process as soon as it has written something to its output; 0: none.
-  int signal_after_output = 0;
+  // Sent to the process once `signal_when` is in its output or its errors; 0: none.
+  int signal = 0;
+  std::string signal_when;
 };
 
 // Runs `nibble ARGUMENTS` to its end.
