@@ -260,7 +260,9 @@ bool same_bits(const float* a, const float* b, int64_t count) {
 
 // Each token alone on one thread gives the bits that it has in a batch on several.
 void expect_batch_invariance(const KernelInfo& kernel, DType scale_dtype, Random& random) {
-  for (const MatMulCase& c : {MatMulCase{37, 200, 416}, MatMulCase{110, 24, 1056}}) {
+  const MatMulCase cases[] = {
+      {2, 72, 288}, {3, 72, 288}, {4, 72, 288}, {5, 72, 288}, {37, 200, 416}, {110, 24, 1056}};
+  for (const MatMulCase& c : cases) {
     const QuantizedWeight weight =
         random_weight(kernel.weight, c.n, c.k, scale_dtype, Special::kNone, random);
     SpacedMatrix x = random_activations(c.m, c.k, Special::kNone, random);

@@ -17,4 +17,7 @@ std::span<const KernelInfo> cpu_avx2_ops_kernels();
 std::span<const KernelInfo> reference_matmul_kernels();
 std::span<const KernelInfo> reference_ops_kernels();
 
+// The text of docs/kernel-table.md: every record as a row of a Markdown table.
+std::string kernel_table_markdown();
+
 }  // namespace nibble::kernels

@@ -1,21 +1,22 @@
 // Matrix products on kInterleaved16 weights, compiled once per ISA inside an ISA region.
 //
-// One vector lane is one output row, so a vector register holds the sums of kLanes rows for one
-// token. Every output is computed in one order, whatever m, chunk or thread: along k within a group
-// of `kGroupK` values one chain of multiply-adds, then sum = group * scale + sum over ascending
-// groups. Both routines below keep that order, so they give the same bits: gemv for one token,
-// reading codes once and decoding in registers; gemm for several, decoding a tile of weights into
-// the L1 cache and reusing it for all tokens.
+// One vector lane is one output row, so a register holds the sums of kLanes rows for one token.
+// Every output is computed in one order, whatever m, chunk or thread: along k within a group of
+// `kGroupK` values one chain of multiply-adds, then sum = group * scale + sum over ascending
+// groups. Both routines below keep that order, so they give the same bits: multiply_streaming for
+// up to four tokens decodes in registers; multiply_tiled decodes a tile of weights into the L1
+// cache and reuses it for all tokens.
 //
 // The includer defines, before this file:
-//   struct Math: the multiply-add. Vec (f32 sums), Weight (decoded weights of one step), Input
-//   (activations of one
-//     step), kLanes, kStepK (values of k per step), kTileTokens, kTileBlocks, kGemvBlocks, and
-//     zero, add, mul, fma, multiply_add, broadcast, store, load_floats, prepare.
-//   template <class> struct Decoder types: kFormat, and decode(codes, out): kLanes rows of one code
-//   vector. load_scales(pointer, dtype): kLanes scales as f32.
+//   struct Math: the multiply-add and its types. Vec: f32 sums. Weight: decoded weights of one
+//   step.
+//     Input: activations of one step, kStepK values of k.
+//   struct ...Decoder: kFormat; kIsPlain (codes are already Weights); decode(codes, out): kLanes
+//   rows
+//     of one 64-byte code vector.
+//   load_scales(pointer, dtype): kLanes scales as f32.
 //
-// Cost of both: bytes n * k * bits / 8 plus scales once per token chunk; 2 * m * n * k FLOPs.
+// Cost of both: n * k * bits / 8 bytes and the scales, once per token chunk; 2 * m * n * k FLOPs.
 
 // Row vectors per block of 16 rows.
 inline constexpr int kVectorsPerBlock = static_cast<int>(kInterleavedRows) / Math::kLanes;
@@ -76,6 +77,11 @@ WeightCursor cursor_at(const PackedWeight& weight, int64_t block) {
   return cursor;
 }
 
+inline const Math::Input* chunk_inputs(const MatMulWork& work, const TokenChunk& chunk) {
+  const int64_t steps_per_token = interleaved_padded_k(work.weights->k) / Math::kStepK;
+  return reinterpret_cast<const Math::Input*>(work.inputs) + chunk.begin * steps_per_token;
+}
+
 // Writes the sums of the rows of `block` that exist.
 template <class Decoder>
 void store_block(const PackedWeight& weight, int64_t block, const Math::Vec* sums, float* y) {
@@ -97,61 +103,99 @@ Math::Vec add_group(Math::Vec sum, Math::Vec group, Math::Vec scale) {
   return Math::add(sum, group);
 }
 
-// --- one token -----------------------------------------------------------------------------------
+// --- few tokens: codes are read once, decoded in registers
+// -----------------------------------------
 
 // kBlocks blocks side by side: as many independent chains hide the latency of a multiply-add.
-template <class Decoder, int kBlocks>
-void gemv(const PackedWeight& weight, int64_t block, const Math::Input* x, float* y) {
+//   x: as MatMulWork::inputs of a chunk of kTokens tokens
+template <class Decoder, int kBlocks, int kTokens>
+void multiply_streaming(const MatMulWork& work, const TokenChunk& chunk, int64_t block) {
   using G = Geometry<Decoder>;
   constexpr int kVectors = kBlocks * kVectorsPerBlock;
+  const PackedWeight& weight = work.weights[chunk.group];
   const WeightCursor cursor = cursor_at<Decoder>(weight, block);
   const int64_t num_steps = interleaved_padded_k(weight.k) / Math::kStepK;
-  Math::Vec sums[kVectors];
+  const Math::Input* x = chunk_inputs(work, chunk);
+  Math::Vec sums[kTokens][kVectors];
   NIBBLE_UNROLL
-  for (int v = 0; v < kVectors; ++v) sums[v] = Math::zero();
-  int64_t code_offset = 0;
-  for (int64_t begin = 0; begin < num_steps; begin += G::kGroupSteps) {
-    const int64_t end = smaller(begin + G::kGroupSteps, num_steps);
-    Math::Vec group[kVectors];
+  for (int t = 0; t < kTokens; ++t) {
     NIBBLE_UNROLL
-    for (int v = 0; v < kVectors; ++v) group[v] = Math::zero();
-    for (int64_t step = begin; step < end; step += G::kVectorSteps) {
+    for (int v = 0; v < kVectors; ++v) sums[t][v] = Math::zero();
+  }
+  int64_t code_offset = 0;
+  int64_t group_index = 0;
+  for (int64_t chunk_begin = 0; chunk_begin < num_steps; chunk_begin += kChunkSteps) {
+    const int64_t steps = smaller(kChunkSteps, num_steps - chunk_begin);
+    for (int64_t begin = 0; begin < steps; begin += G::kGroupSteps, ++group_index) {
+      const int64_t end = smaller(begin + G::kGroupSteps, steps);
+      Math::Vec group[kTokens][kVectors];
+      NIBBLE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        NIBBLE_UNROLL
+        for (int v = 0; v < kVectors; ++v) group[t][v] = Math::zero();
+      }
+      for (int64_t step = begin; step < end; step += G::kVectorSteps) {
+        NIBBLE_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          const std::byte* const codes = cursor.code_vector(v) + code_offset;
+          if (v % kVectorsPerBlock == 0) __builtin_prefetch(codes + kPrefetchBytes);
+          Math::Weight w[G::kVectorSteps];
+          Decoder::decode(codes, w);
+          NIBBLE_UNROLL
+          for (int s = 0; s < G::kVectorSteps; ++s) {
+            NIBBLE_UNROLL
+            for (int t = 0; t < kTokens; ++t) {
+              const auto xt = Math::broadcast(x + t * steps + step + s);
+              group[t][v] = Math::multiply_add(group[t][v], w[s], xt);
+            }
+          }
+        }
+        code_offset += kInterleavedVectorBytes;
+      }
       NIBBLE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        const std::byte* const codes = cursor.code_vector(v) + code_offset;
-        if (v % kVectorsPerBlock == 0) __builtin_prefetch(codes + kPrefetchBytes);
-        Math::Weight w[G::kVectorSteps];
-        Decoder::decode(codes, w);
+        Math::Vec scale = Math::zero();
+        if constexpr (G::kHasScales) scale = cursor.load_group_scales(v, group_index);
         NIBBLE_UNROLL
-        for (int s = 0; s < G::kVectorSteps; ++s) {
-          group[v] = Math::multiply_add(group[v], w[s], Math::broadcast(x + step + s));
+        for (int t = 0; t < kTokens; ++t) {
+          sums[t][v] = add_group<Decoder>(sums[t][v], group[t][v], scale);
         }
       }
-      code_offset += kInterleavedVectorBytes;
     }
-    NIBBLE_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      Math::Vec scale = Math::zero();
-      if constexpr (G::kHasScales) scale = cursor.load_group_scales(v, begin / G::kGroupSteps);
-      sums[v] = add_group<Decoder>(sums[v], group[v], scale);
-    }
+    x += kTokens * steps;
   }
-  for (int b = 0; b < kBlocks; ++b) {
-    store_block<Decoder>(weight, block + b, sums + b * kVectorsPerBlock, y);
+  for (int t = 0; t < kTokens; ++t) {
+    float* const y = work.y_row(chunk.begin + t);
+    for (int b = 0; b < kBlocks; ++b) {
+      store_block<Decoder>(weight, block + b, sums[t] + b * kVectorsPerBlock, y);
+    }
   }
 }
 
 // Blocks [begin, end), in the largest pieces that fit.
-template <class Decoder, int kBlocks>
-void gemv_blocks(
-    const PackedWeight& weight, int64_t begin, int64_t end, const Math::Input* x, float* y) {
-  for (; begin + kBlocks <= end; begin += kBlocks) gemv<Decoder, kBlocks>(weight, begin, x, y);
+template <class Decoder, int kBlocks, int kTokens>
+void stream_blocks(const MatMulWork& work, const TokenChunk& chunk, int64_t begin, int64_t end) {
+  for (; begin + kBlocks <= end; begin += kBlocks) {
+    multiply_streaming<Decoder, kBlocks, kTokens>(work, chunk, begin);
+  }
   if constexpr (kBlocks > 1) {
-    if (begin < end) gemv_blocks<Decoder, kBlocks / 2>(weight, begin, end, x, y);
+    if (begin < end) stream_blocks<Decoder, kBlocks / 2, kTokens>(work, chunk, begin, end);
   }
 }
 
-// --- several tokens ------------------------------------------------------------------------------
+// stream_blocks for a number of tokens known only at run time, at most kTokens. Sums of one step
+// fill kStreamBlocks blocks for one token, accordingly fewer for more.
+template <class Decoder, int kTokens>
+void stream_tokens(const MatMulWork& work, const TokenChunk& chunk, int64_t begin, int64_t end) {
+  if (chunk.count == kTokens) {
+    constexpr int kBlocks = Math::kStreamBlocks >> (kTokens > 2 ? 2 : kTokens - 1);
+    stream_blocks < Decoder, kBlocks<1 ? 1 : kBlocks, kTokens>(work, chunk, begin, end);
+  } else if constexpr (kTokens > 1) {
+    stream_tokens<Decoder, kTokens - 1>(work, chunk, begin, end);
+  }
+}
+
+// --- many tokens: a tile of weights is decoded once ----------------------------------------------
 
 // A tile of decoded weights, one k chunk long: step s of row vector v of block b is
 // weights[b * block_stride + s * kVectorsPerBlock + v].
@@ -256,7 +300,10 @@ void decode_tile(const WeightCursor& cursor,
 
 // Up to kTileBlocks blocks for all tokens of a chunk.
 template <class Decoder>
-void gemm(const MatMulWork& work, const TokenChunk& chunk, int64_t block, int64_t num_blocks) {
+void multiply_tiled(const MatMulWork& work,
+                    const TokenChunk& chunk,
+                    int64_t block,
+                    int64_t num_blocks) {
   using G = Geometry<Decoder>;
   constexpr int64_t kMaxVectors = Math::kTileBlocks * kVectorsPerBlock;
   const PackedWeight& weight = work.weights[chunk.group];
@@ -270,7 +317,7 @@ void gemm(const MatMulWork& work, const TokenChunk& chunk, int64_t block, int64_
   Math::Weight decoded[Decoder::kIsPlain ? 1 : kMaxVectors * kChunkSteps];
   Math::Vec scales[kMaxVectors * G::kGroupsPerChunk];
 
-  const auto* x = reinterpret_cast<const Math::Input*>(work.inputs) + chunk.begin * num_steps;
+  const Math::Input* x = chunk_inputs(work, chunk);
   for (int64_t begin = 0; begin < num_steps; begin += kChunkSteps) {
     const int64_t steps = smaller(kChunkSteps, num_steps - begin);
     const int64_t code_offset = begin / G::kVectorSteps * kInterleavedVectorBytes;
@@ -324,7 +371,7 @@ void gemm(const MatMulWork& work, const TokenChunk& chunk, int64_t block, int64_
 inline void prepare_inputs(const MatMulWork& work, const TokenChunk& chunk) {
   const int64_t k = work.weights->k;
   const int64_t num_steps = interleaved_padded_k(k) / Math::kStepK;
-  auto* x = reinterpret_cast<Math::Input*>(work.inputs) + chunk.begin * num_steps;
+  auto* x = const_cast<Math::Input*>(chunk_inputs(work, chunk));
   for (int64_t begin = 0; begin < k; begin += kMatMulChunkK) {
     const int64_t steps = smaller(kChunkSteps, num_steps - begin / Math::kStepK);
     for (int64_t t = 0; t < chunk.count; ++t, x += steps) {
@@ -338,17 +385,12 @@ void compute_blocks(const MatMulWork& work,
                     const TokenChunk& chunk,
                     int64_t block_begin,
                     int64_t block_end) {
-  if (chunk.count == 1) {
-    const PackedWeight& weight = work.weights[chunk.group];
-    const int64_t num_steps = interleaved_padded_k(weight.k) / Math::kStepK;
-    const auto* const x =
-        reinterpret_cast<const Math::Input*>(work.inputs) + chunk.begin * num_steps;
-    gemv_blocks<Decoder, Math::kGemvBlocks>(
-        weight, block_begin, block_end, x, work.y_row(chunk.begin));
+  if (chunk.count <= Math::kStreamTokens) {
+    stream_tokens<Decoder, Math::kStreamTokens>(work, chunk, block_begin, block_end);
     return;
   }
   for (int64_t block = block_begin; block < block_end; block += Math::kTileBlocks) {
-    gemm<Decoder>(work, chunk, block, smaller(Math::kTileBlocks, block_end - block));
+    multiply_tiled<Decoder>(work, chunk, block, smaller(Math::kTileBlocks, block_end - block));
   }
 }
 

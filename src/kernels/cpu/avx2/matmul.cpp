@@ -23,7 +23,8 @@ struct Math {
   static constexpr int kStepK = 1;
   static constexpr int kTileTokens = 6;  // 2 x 6 sums, 2 weights, 1 activation: 15 of 16 registers
   static constexpr int64_t kTileBlocks = 2;
-  static constexpr int kGemvBlocks = 4;
+  static constexpr int kStreamBlocks = 4;
+  static constexpr int kStreamTokens = 2;
 
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }

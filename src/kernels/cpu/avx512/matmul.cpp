@@ -26,7 +26,8 @@ struct Math {
   static constexpr int kTileTokens =
       12;  // 2 x 12 sums, 2 weights, 1 activation: 27 of 32 registers
   static constexpr int64_t kTileBlocks = 2;
-  static constexpr int kGemvBlocks = 8;
+  static constexpr int kStreamBlocks = 8;
+  static constexpr int kStreamTokens = 4;
 
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }

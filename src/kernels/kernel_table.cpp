@@ -1,0 +1,60 @@
+// docs/kernel-table.md, generated from the records so that it cannot disagree with them.
+#include <string>
+
+#include "kernels/registry.h"
+
+namespace nibble::kernels {
+namespace {
+
+void append_limit(std::string& text, std::string_view name, int64_t value) {
+  if (value == 0) return;
+  if (!text.empty()) text += ", ";
+  text += std::string(name) + " " + std::to_string(value);
+}
+
+std::string limits_text(const Limits& limits) {
+  std::string text;
+  append_limit(text, "m <=", limits.m_max);
+  append_limit(text, "n multiple of", limits.n_multiple);
+  append_limit(text, "k multiple of", limits.k_multiple);
+  append_limit(text, "k <=", limits.k_max);
+  return text.empty() ? "none" : text;
+}
+
+std::string table_row(const KernelInfo& kernel) {
+  const std::string cells[] = {
+      "`" + std::string(kernel.name) + "`",
+      std::string(op_name(kernel.op)),
+      kernel.has_weight ? std::string(quant::format_name(kernel.weight)) : "",
+      std::string(activation_name(kernel.activation)),
+      std::string(unit_name(kernel.unit)),
+      target_name(kernel.target),
+      limits_text(kernel.limits),
+      std::string(layout_name(kernel.layout)),
+      std::string(status_name(kernel.status)),
+      kernel.verified.empty() ? "not run" : std::string(kernel.verified),
+  };
+  std::string row = "|";
+  for (const std::string& cell : cells) row += " " + cell + " |";
+  return row + "\n";
+}
+
+}  // namespace
+
+std::string kernel_table_markdown() {
+  std::string text =
+      "# Kernel table\n"
+      "\n"
+      "Generated from the kernel records; do not edit. For each op and weight format the first "
+      "row\n"
+      "that accepts a problem is used; `nibble` names the refusals of the rows before it. How to "
+      "add\n"
+      "a row: [kernels.md](kernels.md).\n"
+      "\n"
+      "| name | op | weight | activation | unit | target | limits | layout | status | verified |\n"
+      "|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const KernelInfo* kernel : all_kernels()) text += table_row(*kernel);
+  return text;
+}
+
+}  // namespace nibble::kernels
