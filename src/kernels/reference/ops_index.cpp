@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/reference/ops_launchers.h"
+#include "kernels/reference/ops_rank.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::reference {
@@ -25,11 +26,6 @@ float element(const void* data, DType dtype, int64_t index) {
 int64_t pool_row(const PagedRows& rows, int64_t entry) {
   const PageId page = rows.pages[static_cast<size_t>(entry / rows.entries_per_page)];
   return int64_t{page.value} * rows.entries_per_page + entry % rows.entries_per_page;
-}
-
-// NaN ranks below everything.
-float rank_value(float score) {
-  return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
 }
 
 }  // namespace
@@ -62,7 +58,7 @@ Result<void> top_k(const TopKArgs& args, device::Stream&) {
     std::vector<int32_t> order(static_cast<size_t>(args.counts[static_cast<size_t>(t)]));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [scores](int32_t a, int32_t b) {
-      return rank_value(scores[a]) > rank_value(scores[b]);
+      return rank_of(scores[a]) > rank_of(scores[b]);
     });
     order.resize(std::min(order.size(), static_cast<size_t>(args.k)));
     std::sort(order.begin(), order.end());

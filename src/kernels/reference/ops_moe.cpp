@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/reference/ops_launchers.h"
+#include "kernels/reference/ops_rank.h"
 
 namespace nibble::kernels::reference {
 namespace {
@@ -15,17 +16,12 @@ double sqrt_softplus(double a) {
   return std::sqrt(std::max(a, 0.0) + std::log1p(std::exp(-std::abs(a))));
 }
 
-// NaN ranks below everything.
-float rank_value(float score) {
-  return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
-}
-
 // The best `k` of score + bias, best first; ties to the lower id.
 void choose(const std::vector<float>& scores, const float* bias, int64_t k, int32_t* ids) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   const auto value = [&](int32_t id) {
-    return rank_value(scores[static_cast<size_t>(id)] + (bias == nullptr ? 0.0f : bias[id]));
+    return rank_of(scores[static_cast<size_t>(id)] + (bias == nullptr ? 0.0f : bias[id]));
   };
   std::stable_sort(
       order.begin(), order.end(), [&](int32_t a, int32_t b) { return value(a) > value(b); });

@@ -5,11 +5,7 @@ namespace nibble::kernels {
 namespace {
 
 constexpr KernelInfo row(std::string_view name, Op op, Launch launch) {
-  KernelInfo info;
-  info.name = name;
-  info.op = op;
-  info.launch = launch;
-  return info;
+  return {.name = name, .op = op, .launch = launch};
 }
 
 // clang-format off

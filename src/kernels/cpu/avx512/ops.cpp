@@ -44,14 +44,12 @@ constexpr OpLeaves kLeaves = {.attend = &avx512::attend,
 using Launchers = OpLaunchers<kLeaves>;
 
 constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits limits = {}) {
-  KernelInfo info;
-  info.name = name;
-  info.op = op;
-  info.unit = ComputeUnit::kSimd;
-  info.target.isa = device::kIsaAvx512;
-  info.limits = limits;
-  info.launch = launch;
-  return info;
+  return {.name = name,
+          .op = op,
+          .unit = ComputeUnit::kSimd,
+          .target = {.isa = device::kIsaAvx512},
+          .limits = limits,
+          .launch = launch};
 }
 
 // clang-format off
