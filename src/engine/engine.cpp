@@ -115,7 +115,7 @@ class Engine::Impl final {
     bool is_stopping = false;
   };
 
-  int32_t num_queued() const { return num_unfinished_ - stats_.num_running; }
+  int32_t num_queued() const { return static_cast<int32_t>(live_ids_.size()) - stats_.num_running; }
 
   void run() {
     while (true) {
