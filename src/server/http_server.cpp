@@ -113,13 +113,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     phase_ = Phase::kClosed;
     const auto self = shared_from_this();  // the context's reference goes now
     cancel_timer();
-    error_code ignored;
-    socket_.close(ignored);
+    // The handler first: who sees the connection end may rely on the work having been called off.
     if (exchange_ != nullptr) {
       const auto callback = std::move(exchange_->on_gone);
       end_exchange(kStatusClientGone);
       if (callback) callback(why);
     }
+    error_code ignored;
+    socket_.close(ignored);
     set_busy(false);
     context_.remove(this);
   }

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "server/server_testing.h"
 
@@ -101,10 +104,9 @@ TEST(Server, RefusesOtherAddressesWithoutAKey) {
 }
 
 TEST(Server, WantsAKeyEverywhereButForHealth) {
-  const Path file = Path(::testing::TempDir()) / "nibble_server_test_keys";
-  std::FILE* keys = std::fopen(file.c_str(), "w");
-  std::fputs("sesame-1\nsesame-2\n", keys);
-  std::fclose(keys);
+  const Path file =
+      Path(::testing::TempDir()) / ("nibble_server_test_keys." + std::to_string(::getpid()));
+  std::ofstream(file) << "sesame-1\nsesame-2\n";
   TestServer server({.config = {.api_key_file = file}});
   std::filesystem::remove(file);
   EXPECT_EQ(http_get(server.port(), "/health").status, 200);
