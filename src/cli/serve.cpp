@@ -48,8 +48,7 @@ server::ServerConfig server_config(const ServeFlags& flags, const Session& sessi
   config.allowed_hosts = flags.allowed_hosts;
   config.version = version_number();
   config.kernels = kernel_selections(session.routed_modules);
-  config.default_temperature = defaults.temperature;
-  config.default_top_p = defaults.top_p;
+  config.default_sampling = defaults;
   if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
   config.shutdown_timeout = std::chrono::seconds(flags.shutdown_seconds);
   return config;
