@@ -229,6 +229,27 @@ TEST_P(DecodingState, ReplayImposesExpertsAndEntries) {
   EXPECT_GT(max_difference(replayed.logits.back(), recorded.logits.back()), 0.0f);
 }
 
+// Passes without compute_mtp leave the MTP ring behind: it starts anew, and a window later the gap
+// is forgotten.
+TEST(MtpState, RecoversFromPassesThatLeftItOut) {
+  constexpr size_t kWindow = 128;
+  const Loaded loaded = load(tiny_v4_dir());
+  const std::vector<int32_t> ids = random_ids(*loaded.model, 400, 14);
+  const RunResult straight = Sequence(*loaded.model).run(ids, {.mtp = true});
+
+  loaded.model->reset_slot(SlotId{0});
+  Sequence sequence(*loaded.model);
+  const auto all = std::span(ids);
+  sequence.run(all.first(60), {.mtp = true});
+  sequence.run(all.subspan(60, 90));
+  const RunResult after = sequence.run(all.subspan(150), {.chunk = 50, .mtp = true});
+  ASSERT_EQ(after.mtp_logits.size(), 250);  // positions 149 to 398
+  EXPECT_GT(max_difference(after.mtp_logits[0], straight.mtp_logits[149]), 0.0f);
+  expect_same_bits(slice(after.mtp_logits, kWindow - 1, 250 - kWindow + 1),
+                   slice(straight.mtp_logits, 149 + kWindow - 1, 250 - kWindow + 1));
+  expect_same_bits(after.logits.values, slice(straight.logits, 150, 250));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models,
                          DecodingState,
                          testing::Values("flash_like", "pro_like", "tiny_v4"),

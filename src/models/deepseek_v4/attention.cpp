@@ -5,8 +5,8 @@
 #include <span>
 
 #include "models/deepseek_v4/compressor.h"
+#include "models/deepseek_v4/host_rows.h"
 #include "models/deepseek_v4/indexer.h"
-#include "models/deepseek_v4/kv_rows.h"
 #include "models/deepseek_v4/pass.h"
 
 namespace nibble::models::deepseek_v4 {
@@ -74,12 +74,13 @@ void store_window(const Pass& pass,
                   const TensorView& kv,
                   RowRange range) {
   const auto width = static_cast<size_t>(pass.config.head_dim);
-  for (int32_t row = range.begin; row < range.end; ++row) {
+  for_each_row(range.size(), pass.stream, [&](int64_t i) {
+    const int32_t row = range.begin + static_cast<int32_t>(i);
     const Ring ring = pass.state.ring(batch.sequence_of(row).slot, layer.window);
     store_kv_row(std::span(kv.row<float>(row), width),
                  pass.numerics.kv_dtype,
                  ring.row(batch.positions[static_cast<size_t>(row)]));
-  }
+  });
 }
 
 // The compressed entries that a row sees, as rows of the layer's pool.

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "models/deepseek_v4/kv_rows.h"
+#include "models/deepseek_v4/host_rows.h"
 
 namespace nibble::models::deepseek_v4 {
 namespace {
@@ -53,16 +53,17 @@ Compressor index_compressor(const Pass& pass,
 }
 
 // g += ape[p mod r] (spec 3.5), by absolute position.
-void add_position_bias(const Compressor& compressor,
+void add_position_bias(const Pass& pass,
+                       const Compressor& compressor,
                        int32_t ratio,
                        const Batch& batch,
                        const TensorView& projections) {
-  for (int64_t t = 0; t < projections.num_rows(); ++t) {
+  for_each_row(projections.num_rows(), pass.stream, [&](int64_t t) {
     const int32_t phase = batch.positions[static_cast<size_t>(t)] % ratio;
     const float* bias = compressor.weights->ape.data() + phase * compressor.channels;
     float* gates = projections.row<float>(t) + compressor.gate_column();
     for (int64_t i = 0; i < compressor.channels; ++i) gates[i] += bias[i];
-  }
+  });
 }
 
 // Projection rows of one sequence by position: this pass's tokens, and before them the ring.
@@ -203,11 +204,11 @@ Result<void> run_compressors(Pass& pass,
                              const Batch& batch,
                              const TensorView& projections) {
   const Compressor main = main_compressor(pass, weights, layer);
-  add_position_bias(main, layer.compress_ratio, batch, projections);
+  add_position_bias(pass, main, layer.compress_ratio, batch, projections);
   TRY(form_entries(pass, main, layer, batch, projections));
   if (layer.compress_ratio == 4) {
     const Compressor index = index_compressor(pass, weights, layer);
-    add_position_bias(index, layer.compress_ratio, batch, projections);
+    add_position_bias(pass, index, layer.compress_ratio, batch, projections);
     TRY(form_entries(pass, index, layer, batch, projections));
   }
   store_rows(pass, layer, batch, projections);
