@@ -1,0 +1,905 @@
+#include "quant/declaration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "base/utf8.h"
+
+namespace nibble::quant {
+namespace {
+
+std::string upper_case(std::string_view text) {
+  std::string upper(text);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return upper;
+}
+
+std::string quoted(std::string_view text) {
+  return fmt::format("\"{}\"", escape_for_display(text.substr(0, 160)));
+}
+
+bool is_equal(const json::Value& a, const json::Value& b);
+
+bool is_equal(const json::Object& a, const json::Object& b) {
+  if (a.size() != b.size()) return false;
+  for (const json::Member& member : a) {
+    const json::Value* other = b.find(member.key);
+    if (other == nullptr || !is_equal(member.value, *other)) return false;
+  }
+  return true;
+}
+
+// Deep equality that ignores the order of members.
+bool is_equal(const json::Value& a, const json::Value& b) {
+  if (a.is_object() && b.is_object()) return is_equal(*a.as_object(), *b.as_object());
+  if (a.is_array() && b.is_array()) {
+    return std::equal(a.as_array()->begin(),
+                      a.as_array()->end(),
+                      b.as_array()->begin(),
+                      b.as_array()->end(),
+                      [](const json::Value& x, const json::Value& y) { return is_equal(x, y); });
+  }
+  return json::dump(a, json::Style::kCompact) == json::dump(b, json::Style::kCompact);
+}
+
+std::string_view string_at(const json::Value& object, std::string_view key) {
+  const json::Value* value = object.find(key);
+  const std::string* text = value == nullptr ? nullptr : value->as_string();
+  return text == nullptr ? std::string_view() : *text;
+}
+
+int32_t integer_at(const json::Value& object, std::string_view key, int32_t fallback) {
+  const json::Value* value = object.find(key);
+  const std::optional<int64_t> number = value == nullptr ? std::nullopt : value->as_int64();
+  if (!number || *number < -1 || *number > 1 << 20) return fallback;
+  return static_cast<int32_t>(*number);
+}
+
+bool bool_at(const json::Value& object, std::string_view key) {
+  const json::Value* value = object.find(key);
+  const bool* flag = value == nullptr ? nullptr : value->as_bool();
+  return flag != nullptr && *flag;
+}
+
+std::optional<BlockShape> block_at(const json::Value& object, std::string_view key) {
+  const json::Value* value = object.find(key);
+  const json::Array* array = value == nullptr ? nullptr : value->as_array();
+  if (array == nullptr || array->size() != 2) return std::nullopt;
+  const std::optional<int64_t> n = (*array)[0].as_int64();
+  const std::optional<int64_t> k = (*array)[1].as_int64();
+  if (!n || !k || *n < 1 || *k < 1 || *n > 1 << 16 || *k > 1 << 16) return std::nullopt;
+  return BlockShape{static_cast<int32_t>(*n), static_cast<int32_t>(*k)};
+}
+
+struct Algorithm {
+  std::string_view name;
+  SchemeKind kind;
+  int32_t bits;
+};
+
+// ModelOpt's quant_algo. Matched whole: "FP4" is a part of six names that need four kernels.
+constexpr std::array kAlgorithms = std::to_array<Algorithm>({
+    {"FP8", SchemeKind::kFp8Tensor, 0},
+    {"FP8_PER_CHANNEL_PER_TOKEN", SchemeKind::kFp8Channel, 0},
+    {"FP8_PB_WO", SchemeKind::kFp8Block, 0},
+    {"FP8_PB_REAL", SchemeKind::kFp8Block, 0},
+    {"FP8_BLOCK_SCALES", SchemeKind::kFp8Block, 0},
+    {"MXFP8", SchemeKind::kMxfp8, 0},
+    {"NVFP4", SchemeKind::kNvfp4, 0},
+    {"NVFP4_AWQ", SchemeKind::kNvfp4, 0},
+    {"NVFP4_SVD", SchemeKind::kNvfp4, 0},
+    {"W4A16_NVFP4", SchemeKind::kNvfp4, 0},
+    {"W4A8_NVFP4_FP8", SchemeKind::kNvfp4, 0},
+    {"MXFP4", SchemeKind::kMxfp4, 0},
+    {"W4A8_MXFP4_FP8", SchemeKind::kMxfp4, 0},
+    {"W4A16_AWQ", SchemeKind::kInt, 4},
+    {"W4A8_AWQ", SchemeKind::kInt, 4},
+    {"W8A16", SchemeKind::kInt8, 0},
+    {"W8A8_SQ_PER_CHANNEL", SchemeKind::kInt8, 0},
+});
+constexpr std::string_view kMixed = "MIXED_PRECISION";
+
+constexpr std::array<std::string_view, 13> kMethods = {"fp8",
+                                                       "deepseek_v4_fp8",
+                                                       "modelopt",
+                                                       "modelopt_fp4",
+                                                       "modelopt_mixed",
+                                                       "compressed-tensors",
+                                                       "mxfp4",
+                                                       "gptq",
+                                                       "awq",
+                                                       "bitsandbytes",
+                                                       "quark",
+                                                       "auto-round",
+                                                       "fbgemm_fp8"};
+
+constexpr std::array<std::string_view, 10> kPackedFormats = {"pack-quantized",
+                                                             "int-quantized",
+                                                             "float-quantized",
+                                                             "naive-quantized",
+                                                             "nvfp4-pack-quantized",
+                                                             "mxfp4-pack-quantized",
+                                                             "mxfp8-quantized",
+                                                             "marlin-24",
+                                                             "mixed-precision",
+                                                             "dense"};
+
+const Algorithm* find_algorithm(std::string_view name) {
+  for (const Algorithm& algorithm : kAlgorithms) {
+    if (algorithm.name == name) return &algorithm;
+  }
+  return nullptr;
+}
+
+template <class List>
+std::string join(const List& list) {
+  std::string text;
+  for (const auto& item : list) {
+    if (!text.empty()) text += ", ";
+    if constexpr (std::is_same_v<std::decay_t<decltype(item)>, Algorithm>) {
+      text += item.name;
+    } else {
+      text += item;
+    }
+  }
+  return text;
+}
+
+// The name and its forms with a wrapper less or more; the first is the stored one.
+std::vector<std::string> variants_of(std::string_view name) {
+  std::vector<std::string> variants = {std::string(name)};
+  const std::string_view bare = without_wrappers(name);
+  if (bare != name) variants.emplace_back(bare);
+  for (const std::string_view wrapper :
+       {"model.", "language_model.", "model.language_model.", "language_model.model."}) {
+    variants.push_back(std::string(wrapper) + std::string(bare));
+  }
+  return variants;
+}
+
+}  // namespace
+
+bool agrees(const Statement& statement, const Scheme& scheme) {
+  if (statement.is_dense) return !scheme.is_quantized();
+  if (statement.kind != scheme.kind) return false;
+  if (statement.block.n > 0 && statement.block.n != scheme.block.n) return false;
+  if (statement.block.k > 0 && statement.block.k != scheme.block.k) return false;
+  return statement.bits == 0 || scheme.bits == 0 || statement.bits == scheme.bits;
+}
+
+void NameList::add(std::string_view text,
+                   std::string_view source,
+                   Dialect dialect,
+                   std::vector<Diagnostic>& diagnostics) {
+  const size_t entry = entries_.size();
+  entries_.push_back(
+      {.text = std::string(text), .source = std::string(source), .dialect = dialect});
+  const bool has_regex = dialect == Dialect::kCompressedTensors || dialect == Dialect::kQuark;
+  if (has_regex && text.substr(0, 3) == "re:") {
+    Result<Regex> regex = Regex::compile(text.substr(3));
+    if (!regex.ok()) {
+      diagnostics.push_back({.severity = Severity::kWarning,
+                             .code = "Q-D5",
+                             .message = fmt::format("{}: {} is not evaluated: {}. The stored bytes "
+                                                    "decide for the modules that it names.",
+                                                    source,
+                                                    quoted(text),
+                                                    regex.error().message)});
+      entries_.back().is_used = true;
+      return;
+    }
+    patterns_.push_back({.kind = Pattern::Kind::kRegex,
+                         .text = {},
+                         .regex = std::move(regex).value(),
+                         .entry = entry});
+    return;
+  }
+  const bool has_globs = dialect != Dialect::kCompressedTensors && dialect != Dialect::kSubstring;
+  if (has_globs && is_glob(text)) {
+    const bool covers_below = dialect == Dialect::kGptOss;
+    patterns_.push_back({.kind = covers_below ? Pattern::Kind::kGlobPrefix : Pattern::Kind::kGlob,
+                         .text = std::string(text),
+                         .regex = std::nullopt,
+                         .entry = entry});
+    return;
+  }
+  const bool names_experts =
+      text.size() >= 8 && text.substr(text.size() - 8) == ".experts";  // covers all of them
+  const bool covers_below = names_experts || dialect == Dialect::kSubstring ||
+                            dialect == Dialect::kGptOss || dialect == Dialect::kQuark;
+  literals_.try_emplace(std::string(text), Literal{.entry = entry, .covers_below = covers_below});
+  if (dialect == Dialect::kSubstring) {
+    patterns_.push_back({.kind = Pattern::Kind::kSubstring,
+                         .text = std::string(text),
+                         .regex = std::nullopt,
+                         .entry = entry});
+  }
+}
+
+std::optional<size_t> NameList::match(std::string_view name) {
+  std::optional<size_t> found;
+  std::string_view parent = name;
+  while (!parent.empty()) {
+    const auto it = literals_.find(std::string(parent));
+    if (it != literals_.end() && (parent.size() == name.size() || it->second.covers_below)) {
+      entries_[it->second.entry].is_used = true;
+      if (!found) found = it->second.entry;
+    }
+    const size_t dot = parent.rfind('.');
+    parent = dot == std::string_view::npos ? std::string_view() : parent.substr(0, dot);
+  }
+  for (const Pattern& pattern : patterns_) {
+    Entry& entry = entries_[pattern.entry];
+    if (found && entry.is_used) continue;  // nothing new to learn
+    bool is_match = false;
+    switch (pattern.kind) {
+      case Pattern::Kind::kGlob:
+        is_match = glob_matches(pattern.text, name);
+        break;
+      case Pattern::Kind::kGlobPrefix:
+        is_match = glob_matches(pattern.text, name) || glob_matches(pattern.text + ".*", name);
+        break;
+      case Pattern::Kind::kSubstring:
+        is_match = name.find(pattern.text) != std::string_view::npos;
+        break;
+      case Pattern::Kind::kRegex:
+        is_match = pattern.regex->matches_prefix(name);
+        break;
+    }
+    if (!is_match) continue;
+    entry.is_used = true;
+    if (!found) found = pattern.entry;
+  }
+  return found;
+}
+
+// Fills a Declaration from parsed files.
+class Declaration::Reader final {
+ public:
+  Declaration read(std::span<const ConfigText> configs) {
+    for (const ConfigText& config : configs) parse(config);
+    if (const json::Value* config = document("config.json")) read_config(*config);
+    if (const json::Value* config = document("hf_quant_config.json")) read_modelopt_file(*config);
+    for (const std::string_view name :
+         {"quantize_config.json", "quant_config.json", "quantization_config.json"}) {
+      const json::Value* config = document(name);
+      if (config != nullptr && out_.method_.empty()) {
+        const bool is_awq = config->find("w_bit") != nullptr || name == "quant_config.json";
+        read_section(*config, std::string(name), is_awq ? "awq" : "gptq");
+      }
+    }
+    if (document("quant_model_description.json") != nullptr) {
+      error("Q-D1",
+            "quant_model_description.json: the checkpoint was quantized by Ascend ModelSlim; "
+            "expected one of the formats that Nibble detects. Fix: use the original checkpoint");
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void error(std::string_view code, std::string message) {
+    out_.diagnostics_.push_back(
+        {.severity = Severity::kError, .code = std::string(code), .message = message + "."});
+  }
+  void unknown(std::string_view key,
+               std::string_view value,
+               const std::string& file,
+               const std::string& known) {
+    error("Q-D1",
+          fmt::format("{} {} ({}) is not known to this version; known: {}. Fix: convert the "
+                      "checkpoint, or use a version of Nibble that knows it",
+                      key,
+                      quoted(value),
+                      file,
+                      known));
+  }
+
+  const json::Value* document(std::string_view file_name) const {
+    const auto it = documents_.find(std::string(file_name));
+    return it == documents_.end() ? nullptr : &it->second;
+  }
+
+  void parse(const ConfigText& config) {
+    Result<json::Value> value = json::parse(config.text);
+    if (!value.ok() || !value->is_object()) {
+      error("Q-F2",
+            fmt::format(
+                "{}: {}; expected a JSON object. Fix: fetch the file again",
+                escape_for_display(config.file_name),
+                value.ok() ? std::string("found ") + value->kind_name() : value.error().message));
+      return;
+    }
+    documents_.insert_or_assign(config.file_name, std::move(value).value());
+  }
+
+  // --- config.json ---
+
+  void read_config(const json::Value& config) {
+    const json::Value* text_config = nullptr;
+    std::vector<std::pair<std::string, const json::Value*>> sections;
+    const auto collect = [&](const json::Value& owner, const std::string& path) {
+      for (const std::string_view key : {"quantization_config", "compression_config"}) {
+        const json::Value* section = owner.find(key);
+        if (section != nullptr && section->is_object()) {
+          sections.emplace_back(path + std::string(key), section);
+        }
+      }
+    };
+    collect(config, "");
+    for (const std::string_view key : {"text_config", "language_config", "llm_config"}) {
+      const json::Value* nested = config.find(key);
+      if (nested == nullptr || !nested->is_object()) continue;
+      if (text_config == nullptr) text_config = nested;
+      collect(*nested, std::string(key) + ".");
+    }
+    if (const json::Value* thinker = config.find("thinker_config")) {
+      const json::Value* nested = thinker->find("text_config");
+      if (nested != nullptr && nested->is_object()) {
+        if (text_config == nullptr) text_config = nested;
+        collect(*nested, "thinker_config.text_config.");
+      }
+    }
+    for (size_t i = 1; i < sections.size(); ++i) {
+      if (is_equal(*sections[0].second, *sections[i].second)) continue;
+      error("Q-D3",
+            fmt::format("config.json: {} and {} differ; expected the same section or one only. "
+                        "Fix: remove the wrong one",
+                        sections[0].first,
+                        sections[i].first));
+    }
+    out_.model_type_ = std::string(string_at(config, "model_type"));
+    const json::Value& numbers =
+        text_config != nullptr && config.find("num_hidden_layers") == nullptr ? *text_config
+                                                                              : config;
+    out_.num_hidden_layers_ = integer_at(
+        numbers, "num_hidden_layers", integer_at(numbers, "n_layers", out_.num_hidden_layers_));
+    read_expert_dtype(config, "config.json");
+    if (text_config != nullptr) read_expert_dtype(*text_config, "config.json");
+    if (!sections.empty()) {
+      section_ = sections[0].second;
+      read_expert_dtype(*section_, "config.json quantization_config");
+      read_section(*section_, "config.json", "");
+    }
+  }
+
+  void read_expert_dtype(const json::Value& owner, const std::string& file) {
+    const json::Value* value = owner.find("expert_dtype");
+    if (value == nullptr || value->is_null()) return;
+    const std::string_view name = string_at(owner, "expert_dtype");
+    Statement statement{.text = fmt::format("expert_dtype {} ({})", name, file)};
+    if (name == "fp4") {
+      statement.kind = SchemeKind::kMxfp4;
+    } else if (name == "fp8") {
+      statement.kind = SchemeKind::kFp8Block;
+    } else {
+      return error("Q-D4",
+                   fmt::format("expert_dtype {} ({}); expected \"fp4\" or \"fp8\". Fix: correct it "
+                               "or remove it, as the stored bytes decide",
+                               json::dump(*value, json::Style::kCompact),
+                               file));
+    }
+    out_.expert_dtype_ = std::move(statement);
+  }
+
+  // One quantization section, of config.json or a file of its own.
+  void read_section(const json::Value& section,
+                    const std::string& file,
+                    std::string_view default_method) {
+    std::string method(string_at(section, "quant_method"));
+    if (method.empty()) method = default_method;
+    if (method == "compressed_tensors") method = "compressed-tensors";
+    const bool has_modelopt_keys = section.find("quant_algo") != nullptr;
+    if (method.empty() && has_modelopt_keys) method = "modelopt";
+    if (method.empty() && section.find("config_groups") != nullptr) method = "compressed-tensors";
+    out_.method_ = method;
+    out_.fp8_block_ = block_at(section, "weight_block_size");
+    if (method.empty()) return;
+    if (std::find(kMethods.begin(), kMethods.end(), method) == kMethods.end()) {
+      return unknown("quant_method", method, file, join(kMethods));
+    }
+    if (const json::Value* kv = section.find("kv_cache_scheme")) {
+      out_.has_kv_scales_ = !kv->is_null();
+    }
+    if (method == "compressed-tensors") return read_compressed_tensors(section, file);
+    if (method == "gptq") return read_gptq(section, file);
+    if (method == "awq") return read_awq(section, file);
+    if (method == "bitsandbytes") return read_bits_and_bytes(section, file);
+    if (method == "quark") return read_quark(section, file);
+    if (method == "auto-round") return read_auto_round(section, file);
+    if (method == "mxfp4") {
+      out_.moe_ = Statement{.kind = SchemeKind::kMxfp4,
+                            .block = {1, 32},
+                            .text = fmt::format("quant_method mxfp4 ({})", file)};
+      return read_list(section, "modules_to_not_convert", file, Dialect::kGptOss);
+    }
+    if (method == "fp8" || method == "deepseek_v4_fp8" || method == "fbgemm_fp8") {
+      read_fp8(section, file);
+    }
+    read_modelopt(section, file);
+  }
+
+  void read_fp8(const json::Value& section, const std::string& file) {
+    Statement base{.kind = SchemeKind::kFp8Block, .allows_dense = true};
+    const std::string& method = out_.method_;
+    if (out_.fp8_block_) {
+      base.block = *out_.fp8_block_;
+      base.text = fmt::format("quant_method {} with weight_block_size [{}, {}] ({})",
+                              method,
+                              base.block.n,
+                              base.block.k,
+                              file);
+    } else if (method == "deepseek_v4_fp8") {
+      base.text = fmt::format("quant_method {} ({})", method, file);
+    } else {
+      base.kind = method == "fbgemm_fp8" ? SchemeKind::kFp8Channel : SchemeKind::kFp8Tensor;
+      base.text = fmt::format("quant_method {} ({})", method, file);
+    }
+    out_.base_ = std::move(base);
+    read_list(section, "ignored_layers", file, Dialect::kSubstring);
+    read_list(section, "modules_to_not_convert", file, Dialect::kSubstring);
+  }
+
+  // --- ModelOpt, in config.json and hf_quant_config.json ---
+
+  void read_modelopt_file(const json::Value& config) {
+    const json::Value* section = config.find("quantization");
+    if (section == nullptr || !section->is_object()) return;
+    const std::string file = "hf_quant_config.json";
+    if (section_ != nullptr) {
+      compare(*section_, *section, "quant_algo");
+      compare(*section_, *section, "moe_quant_algo");
+      compare(*section_, *section, "kv_cache_quant_algo");
+      compare(*section_, *section, "group_size");
+      compare_lists(*section_, *section);
+    }
+    if (out_.method_.empty()) out_.method_ = "modelopt";
+    read_modelopt(*section, file);
+  }
+
+  // The same key in both files with different values that are not null.
+  void compare(const json::Value& first, const json::Value& second, std::string_view key) {
+    const json::Value* a = first.find(key);
+    const json::Value* b = second.find(key);
+    if (a == nullptr || b == nullptr || a->is_null() || b->is_null()) return;
+    if (a->is_string() && b->is_string() &&
+        upper_case(*a->as_string()) == upper_case(*b->as_string())) {
+      return;
+    }
+    if (is_equal(*a, *b)) return;
+    out_.conflicts_.push_back({.key = std::string(key),
+                               .first = json::dump(*a, json::Style::kCompact),
+                               .second = json::dump(*b, json::Style::kCompact)});
+  }
+
+  static std::set<std::string> names_in(const json::Value& section) {
+    std::set<std::string> names;
+    for (const std::string_view key : {"ignore", "exclude_modules"}) {
+      const json::Value* list = section.find(key);
+      if (list == nullptr || !list->is_array()) continue;
+      for (const json::Value& item : *list->as_array()) {
+        if (item.is_string()) names.insert(*item.as_string());
+      }
+    }
+    return names;
+  }
+  void compare_lists(const json::Value& first, const json::Value& second) {
+    const std::set<std::string> a = names_in(first);
+    const std::set<std::string> b = names_in(second);
+    if (a.empty() || b.empty() || a == b) return;
+    std::string only;
+    for (const std::string& name : a) {
+      if (!b.contains(name)) only = fmt::format("{} only in config.json", quoted(name));
+    }
+    for (const std::string& name : b) {
+      if (!a.contains(name)) only = fmt::format("{} only in hf_quant_config.json", quoted(name));
+    }
+    out_.diagnostics_.push_back(
+        {.severity = Severity::kWarning,
+         .code = "Q-D2",
+         .message = fmt::format("config.json and hf_quant_config.json exclude different modules "
+                                "(e.g. {}); the stored bytes decide. Fix: make the lists equal.",
+                                only)});
+  }
+
+  std::optional<Statement> algorithm_statement(std::string_view algo,
+                                               std::string_view key,
+                                               const json::Value& owner,
+                                               const std::string& file) {
+    const std::string name = upper_case(algo);
+    const Algorithm* algorithm = find_algorithm(name);
+    if (algorithm == nullptr) {
+      unknown(key, algo, file, join(kAlgorithms) + ", " + std::string(kMixed));
+      return std::nullopt;
+    }
+    Statement statement{.kind = algorithm->kind,
+                        .bits = algorithm->bits,
+                        .text = fmt::format("{} {} ({})", key, name, file)};
+    if (statement.kind == SchemeKind::kFp8Block && out_.fp8_block_) {
+      statement.block = *out_.fp8_block_;
+    }
+    const bool has_groups = statement.kind == SchemeKind::kNvfp4 ||
+                            statement.kind == SchemeKind::kMxfp4 ||
+                            statement.kind == SchemeKind::kInt;
+    if (has_groups) {
+      const int32_t group = integer_at(owner, "group_size", integer_at(owner, "awq_block_size", 0));
+      if (group > 0) statement.block = {1, group};
+    }
+    return statement;
+  }
+
+  void read_modelopt(const json::Value& section, const std::string& file) {
+    if (const std::string_view algo = string_at(section, "quant_algo"); !algo.empty()) {
+      if (upper_case(algo) != kMixed) {
+        std::optional<Statement> base = algorithm_statement(algo, "quant_algo", section, file);
+        if (base) out_.base_ = std::move(base);
+      }
+    }
+    if (const std::string_view algo = string_at(section, "moe_quant_algo"); !algo.empty()) {
+      out_.moe_ = algorithm_statement(algo, "moe_quant_algo", section, file);
+    }
+    if (const json::Value* kv = section.find("kv_cache_quant_algo")) {
+      if (!kv->is_null()) out_.has_kv_scales_ = true;
+    }
+    const json::Value* layers = section.find("quantized_layers");
+    if (layers != nullptr && layers->is_object()) {
+      for (const json::Member& member : *layers->as_object()) {
+        const std::string_view algo = string_at(member.value, "quant_algo");
+        if (algo.empty()) {
+          out_.layers_.insert_or_assign(
+              member.key,
+              Statement{.is_dense = true,
+                        .text = fmt::format("quantized_layers without algorithm ({})", file)});
+          continue;
+        }
+        std::optional<Statement> statement =
+            algorithm_statement(algo, "quantized_layers", member.value, file);
+        if (statement) out_.layers_.insert_or_assign(member.key, std::move(*statement));
+      }
+    }
+    read_list(section, "exclude_modules", file, Dialect::kModelOpt);
+    read_list(section, "ignore", file, Dialect::kModelOpt);
+  }
+
+  void read_list(const json::Value& section,
+                 std::string_view key,
+                 const std::string& file,
+                 Dialect dialect) {
+    const json::Value* list = section.find(key);
+    if (list == nullptr || !list->is_array()) return;
+    for (const json::Value& item : *list->as_array()) {
+      const std::string* text = item.as_string();
+      if (text == nullptr || text->empty() || !seen_exclusions_.insert(*text).second) continue;
+      out_.exclusions_.add(*text, fmt::format("{} in {}", key, file), dialect, out_.diagnostics_);
+    }
+  }
+
+  // --- compressed-tensors ---
+
+  // The `weights` of a group, or Quark's `weight`.
+  Statement group_statement(const json::Value& weights,
+                            std::string_view format,
+                            const std::string& text) {
+    const int32_t bits = integer_at(weights, "num_bits", 0);
+    const std::string_view type = string_at(weights, "type");
+    const std::string_view strategy = string_at(weights, "strategy");
+    const int32_t group = integer_at(weights, "group_size", 0);
+    Statement statement{.text = text};
+    if (type == "float" && bits == 4) {
+      const bool is_mx = format == "mxfp4-pack-quantized" || (format.empty() && group == 32);
+      statement.kind = is_mx ? SchemeKind::kMxfp4 : SchemeKind::kNvfp4;
+      statement.block = {1, group > 0 ? group : is_mx ? 32 : 16};
+    } else if (type == "float" && bits == 8) {
+      if (format == "mxfp8-quantized" || (strategy == "group" && group == 32)) {
+        statement.kind = SchemeKind::kMxfp8;
+      } else if (strategy == "block") {
+        statement.kind = SchemeKind::kFp8Block;
+        statement.block = block_at(weights, "block_structure").value_or(BlockShape{0, 0});
+      } else {
+        statement.kind = strategy == "channel" ? SchemeKind::kFp8Channel : SchemeKind::kFp8Tensor;
+      }
+    } else if (type == "int") {
+      const bool is_packed = format.empty() || format == "pack-quantized";
+      statement.kind = bits == 8 && !is_packed ? SchemeKind::kInt8 : SchemeKind::kInt;
+      statement.bits = statement.kind == SchemeKind::kInt ? bits : 0;
+      if (group > 0) statement.block = {1, group};
+      if (out_.bits_ == 0) out_.bits_ = bits;
+    }
+    return statement;
+  }
+
+  void read_compressed_tensors(const json::Value& section, const std::string& file) {
+    const std::string_view format = string_at(section, "format");
+    const auto check_format = [&](std::string_view name) {
+      if (name.empty()) return true;
+      if (std::find(kPackedFormats.begin(), kPackedFormats.end(), name) != kPackedFormats.end()) {
+        return true;
+      }
+      unknown("format", name, file, join(kPackedFormats));
+      return false;
+    };
+    if (!check_format(format)) return;
+    const json::Value* groups = section.find("config_groups");
+    if (groups != nullptr && groups->is_object()) {
+      for (const json::Member& member : *groups->as_object()) {
+        const json::Value* weights = member.value.find("weights");
+        if (weights == nullptr || !weights->is_object()) continue;
+        std::string_view own_format = string_at(member.value, "format");
+        if (!check_format(own_format)) continue;
+        if (own_format.empty() && format != "mixed-precision") own_format = format;
+        add_targets(member, group_statement(*weights, own_format, ""), file);
+      }
+    }
+    read_list(section, "ignore", file, Dialect::kCompressedTensors);
+  }
+
+  void add_targets(const json::Member& group, Statement statement, const std::string& file) {
+    const json::Value* targets = group.value.find("targets");
+    if (targets == nullptr || !targets->is_array()) return;
+    for (const json::Value& item : *targets->as_array()) {
+      const std::string* target = item.as_string();
+      if (target == nullptr) continue;
+      statement.text = fmt::format("{} target {} ({})", group.key, quoted(*target), file);
+      const bool is_class = target->find('.') == std::string::npos &&
+                            target->substr(0, 3) != "re:" && !target->empty() &&
+                            std::isupper(static_cast<unsigned char>(target->front())) != 0;
+      if (is_class) {
+        if (!out_.linear_target_) out_.linear_target_ = statement;
+        continue;
+      }
+      out_.target_names_.add(*target,
+                             fmt::format("targets of {} in {}", group.key, file),
+                             Dialect::kCompressedTensors,
+                             out_.diagnostics_);
+      out_.target_statements_.push_back(statement);
+    }
+  }
+
+  // --- integer methods ---
+
+  Statement integer_base(const json::Value& section, const std::string& file) {
+    const int32_t bits = integer_at(section, "bits", integer_at(section, "w_bit", 4));
+    const int32_t group = integer_at(section, "group_size", integer_at(section, "q_group_size", 0));
+    out_.bits_ = bits;
+    return {
+        .kind = SchemeKind::kInt,
+        .block = {0, std::max(group, 0)},
+        .bits = bits,
+        .allows_dense = true,
+        .text = fmt::format(
+            "quant_method {} with bits {}, group_size {} ({})", out_.method_, bits, group, file)};
+  }
+
+  void read_gptq(const json::Value& section, const std::string& file) {
+    out_.base_ = integer_base(section, file);
+    out_.is_lm_head_quantized_ = bool_at(section, "lm_head");
+    out_.checkpoint_format_ = std::string(string_at(section, "checkpoint_format"));
+    if (out_.checkpoint_format_.empty()) out_.checkpoint_format_ = "gptq";
+    if (out_.checkpoint_format_ == "marlin" || bool_at(section, "is_marlin_format")) {
+      unknown("checkpoint_format", "marlin", file, "gptq, gptq_v2");
+    }
+    const json::Value* dynamic = section.find("dynamic");
+    if (dynamic == nullptr || !dynamic->is_object()) return;
+    for (const json::Member& member : *dynamic->as_object()) {
+      std::string_view key = member.key;
+      Statement statement = *out_.base_;
+      statement.text = fmt::format("dynamic {} ({})", quoted(key), file);
+      if (key.substr(0, 2) == "-:") {
+        statement.is_dense = true;
+        key.remove_prefix(2);
+      } else {
+        if (key.substr(0, 2) == "+:") key.remove_prefix(2);
+        statement.bits = integer_at(member.value, "bits", statement.bits);
+        statement.block.k = integer_at(member.value, "group_size", statement.block.k);
+      }
+      add_layer_pattern("re:" + std::string(key), std::move(statement), "dynamic in " + file);
+    }
+  }
+
+  void add_layer_pattern(const std::string& pattern, Statement statement, std::string source) {
+    out_.layer_names_.add(pattern, source, Dialect::kQuark, out_.diagnostics_);
+    out_.layer_statements_.push_back(std::move(statement));
+  }
+
+  void read_awq(const json::Value& section, const std::string& file) {
+    out_.base_ = integer_base(section, file);
+    std::string version(string_at(section, "version"));
+    std::transform(version.begin(), version.end(), version.begin(), [](unsigned char c) {
+      return static_cast<char>(std::tolower(c));
+    });
+    if (!version.empty() && version != "gemm") unknown("version", version, file, "gemm");
+    read_list(section, "modules_to_not_convert", file, Dialect::kSubstring);
+  }
+
+  void read_bits_and_bytes(const json::Value& section, const std::string& file) {
+    const std::string_view type = string_at(section, "bnb_4bit_quant_type");
+    const bool is_4_bit = bool_at(section, "load_in_4bit");
+    out_.base_ = Statement{
+        .kind = !is_4_bit       ? SchemeKind::kInt8
+                : type == "fp4" ? SchemeKind::kBnbFp4
+                                : SchemeKind::kNf4,
+        .allows_dense = true,
+        .text = fmt::format("quant_method bitsandbytes {} ({})", is_4_bit ? type : "int8", file)};
+    read_list(section, "llm_int8_skip_modules", file, Dialect::kSubstring);
+  }
+
+  void read_auto_round(const json::Value& section, const std::string& file) {
+    out_.base_ = integer_base(section, file);
+    const std::string_view type = string_at(section, "data_type");
+    if (type == "mx_fp") out_.base_->kind = SchemeKind::kMxfp4;
+    if (type == "nv_fp") out_.base_->kind = SchemeKind::kNvfp4;
+    if (out_.base_->kind != SchemeKind::kInt) out_.base_->bits = 0;
+    const json::Value* extra = section.find("extra_config");
+    if (extra == nullptr || !extra->is_object()) return;
+    for (const json::Member& member : *extra->as_object()) {
+      Statement statement = *out_.base_;
+      const int32_t bits = integer_at(member.value, "bits", statement.bits);
+      statement.is_dense = bits >= 16;
+      statement.bits = bits;
+      statement.block.k = integer_at(member.value, "group_size", statement.block.k);
+      statement.text = fmt::format("extra_config bits {} ({})", bits, file);
+      out_.layers_.insert_or_assign(member.key, std::move(statement));
+    }
+  }
+
+  // --- Quark ---
+
+  std::optional<Statement> quark_statement(const json::Value& config, const std::string& text) {
+    const json::Value* weight = config.find("weight");
+    if (weight == nullptr || !weight->is_object()) {
+      return Statement{.is_dense = true, .text = text};
+    }
+    const std::string_view dtype = string_at(*weight, "dtype");
+    const std::string_view scheme = string_at(*weight, "qscheme");
+    const int32_t group = integer_at(*weight, "group_size", 0);
+    Statement statement{.text = text};
+    if (dtype == "fp4") {
+      statement.kind = group == 16 ? SchemeKind::kNvfp4 : SchemeKind::kMxfp4;
+      if (group > 0) statement.block = {1, group};
+    } else if (dtype == "fp8_e4m3" || dtype == "fp8") {
+      statement.kind = scheme == "per_channel" ? SchemeKind::kFp8Channel
+                       : scheme == "per_block" ? SchemeKind::kFp8Block
+                                               : SchemeKind::kFp8Tensor;
+    } else if (dtype == "int4" || dtype == "uint4") {
+      statement.kind = SchemeKind::kInt;
+      statement.bits = 4;
+      if (group > 0) statement.block = {1, group};
+    } else if (dtype == "int8") {
+      statement.kind = SchemeKind::kInt8;
+    } else {
+      unknown("weight dtype", dtype, text, "fp4, fp8_e4m3, int4, uint4, int8");
+      return std::nullopt;
+    }
+    return statement;
+  }
+
+  void read_quark(const json::Value& section, const std::string& file) {
+    if (const json::Value* global = section.find("global_quant_config")) {
+      out_.base_ = quark_statement(*global, fmt::format("global_quant_config ({})", file));
+    }
+    const json::Value* layers = section.find("layer_quant_config");
+    if (layers != nullptr && layers->is_object()) {
+      for (const json::Member& member : *layers->as_object()) {
+        std::optional<Statement> statement = quark_statement(
+            member.value, fmt::format("layer_quant_config {} ({})", quoted(member.key), file));
+        if (statement) {
+          add_layer_pattern(member.key, std::move(*statement), "layer_quant_config in " + file);
+        }
+      }
+    }
+    read_list(section, "exclude", file, Dialect::kQuark);
+  }
+
+  Declaration out_;
+  std::map<std::string, json::Value> documents_;
+  const json::Value* section_ = nullptr;  // of config.json
+  std::set<std::string> seen_exclusions_;
+};
+
+Declaration Declaration::read(std::span<const ConfigText> configs) {
+  return Reader().read(configs);
+}
+
+std::vector<const Statement*> Declaration::broad_statements() const {
+  std::vector<const Statement*> statements;
+  for (const std::optional<Statement>* statement : {&base_, &moe_, &linear_target_}) {
+    if (*statement && (*statement)->kind != SchemeKind::kUnknown) {
+      statements.push_back(&**statement);
+    }
+  }
+  return statements;
+}
+
+const Statement* Declaration::per_layer(std::string_view name) {
+  if (!layers_.empty()) {
+    std::string_view prefix = name;
+    while (!prefix.empty()) {
+      const auto it = layers_.find(std::string(prefix));
+      if (it != layers_.end()) return &it->second;
+      const size_t dot = prefix.rfind('.');
+      prefix = dot == std::string_view::npos ? std::string_view() : prefix.substr(0, dot);
+    }
+  }
+  if (layer_names_.empty()) return nullptr;
+  const std::optional<size_t> entry = layer_names_.match(name);
+  return entry ? &layer_statements_[*entry] : nullptr;
+}
+
+std::optional<size_t> Declaration::excluded(std::string_view name, bool& is_certain) {
+  const std::vector<std::string> variants = variants_of(name);
+  for (const std::string& variant : variants) {
+    const std::optional<size_t> entry = exclusions_.match(variant);
+    if (!entry) continue;
+    is_certain = &variant == &variants.front();
+    // "mlp.gate" as a substring of "mlp.gate_proj" is a weak argument.
+    const std::string& text = exclusions_.entries()[*entry].text;
+    const size_t at = name.find(text);
+    if (!is_glob(text) && at != std::string_view::npos && at + text.size() < name.size() &&
+        name[at + text.size()] != '.') {
+      is_certain = false;
+    }
+    return entry;
+  }
+  return std::nullopt;
+}
+
+Declared Declaration::declare(std::span<const std::string> names, const ModuleRole& role) {
+  Declared declared;
+  const auto quantized = [&](const Statement& statement) {
+    declared.kind = statement.is_dense ? Declared::Kind::kDense : Declared::Kind::kQuantized;
+    declared.statement = statement;
+  };
+  // All names are tried, so that every entry of the lists that applies counts as used.
+  for (const std::string& name : names) {
+    bool is_certain = true;
+    const std::optional<size_t> entry =
+        exclusions_.empty() ? std::nullopt : excluded(name, is_certain);
+    if (!entry || declared.excluded_by) continue;
+    const NameList::Entry& found = exclusions_.entries()[*entry];
+    declared.excluded_by = fmt::format("{} ({})", quoted(found.text), found.source);
+    declared.is_certain = is_certain && &name - names.data() < 2;
+    declared.keeps_native = found.dialect == Dialect::kModelOpt || found.dialect == Dialect::kQuark;
+  }
+  for (const std::string& name : names) {
+    for (const std::string& variant : variants_of(name)) {
+      const Statement* statement = per_layer(variant);
+      if (statement == nullptr) continue;
+      quantized(*statement);
+      declared.is_per_layer = true;
+      return declared;
+    }
+  }
+  if (declared.excluded_by) {
+    declared.kind = Declared::Kind::kExcluded;
+    return declared;
+  }
+  const bool is_routed = role.module_class == ModuleClass::kRoutedExperts;
+  if (is_routed && !role.is_draft && moe_) {
+    quantized(*moe_);
+    return declared;
+  }
+  if (is_routed && expert_dtype_) {
+    quantized(*expert_dtype_);
+    return declared;
+  }
+  for (const std::string& name : names) {
+    const std::optional<size_t> entry =
+        target_names_.empty() ? std::nullopt : target_names_.match(name);
+    if (!entry) continue;
+    quantized(target_statements_[*entry]);
+    return declared;
+  }
+  if (linear_target_) {
+    quantized(*linear_target_);
+    return declared;
+  }
+  const bool skips_head = role.module_class == ModuleClass::kLmHead && base_ &&
+                          base_->allows_dense && !is_lm_head_quantized_;
+  if (base_ && !skips_head) quantized(*base_);
+  return declared;
+}
+
+}  // namespace nibble::quant

@@ -1,0 +1,166 @@
+// What the configuration files of a checkpoint say about its formats: config.json (at every level
+// where a quantization section may hide), hf_quant_config.json, quantize_config.json and the like.
+// Words only; detect.h compares them with the stored bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+#include "quant/diagnostic.h"
+#include "quant/module_role.h"
+#include "quant/name_pattern.h"
+#include "quant/scheme.h"
+
+namespace nibble::quant {
+
+// A configuration file of a checkpoint by its plain name.
+struct ConfigText {
+  std::string file_name;
+  std::string text;
+};
+
+// One statement about a format. What it leaves open is zero.
+struct Statement {
+  SchemeKind kind = SchemeKind::kUnknown;
+  BlockShape block = {0, 0};
+  int32_t bits = 0;
+  bool is_dense = false;  // "not quantised"
+  bool allows_dense =
+      false;         // the method leaves modules alone by its own rules (HF fp8, GPTQ, ...)
+  std::string text;  // "quant_algo NVFP4 (config.json)"
+};
+
+// Whether stored numbers are what a statement says, as far as it goes.
+bool agrees(const Statement& statement, const Scheme& scheme);
+
+// How the entries of a list are to be read (spec 2.2).
+enum class Dialect : uint8_t {
+  kCompressedTensors,  // "re:" or exact
+  kModelOpt,           // globs over the whole name
+  kSubstring,          // exact, dotted prefix, substring
+  kGptOss,             // '*' and everything below
+  kQuark,              // "re:", globs, exact or dotted prefix
+};
+
+// A list of names and patterns. Literals are looked up, patterns are tried in turn.
+class NameList final {
+ public:
+  struct Entry {
+    std::string text;
+    std::string source;  // "ignore in config.json"
+    Dialect dialect = Dialect::kModelOpt;
+    bool is_used = false;
+  };
+
+  // Patterns that cannot be compiled are reported and never match.
+  void add(std::string_view text,
+           std::string_view source,
+           Dialect dialect,
+           std::vector<Diagnostic>& diagnostics);
+
+  bool empty() const { return entries_.empty(); }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+  // The index of an entry that matches `name`, or nothing. All matching entries become used.
+  std::optional<size_t> match(std::string_view name);
+
+ private:
+  struct Pattern {
+    enum class Kind : uint8_t { kGlob, kGlobPrefix, kSubstring, kRegex };
+    Kind kind = Kind::kGlob;
+    std::string text;
+    std::optional<Regex> regex;
+    size_t entry = 0;
+  };
+  struct Literal {
+    size_t entry = 0;
+    bool covers_below = false;
+  };
+  std::vector<Entry> entries_;
+  std::vector<Pattern> patterns_;
+  std::unordered_map<std::string, Literal> literals_;
+};
+
+// The verdict of the files on one module.
+struct Declared {
+  enum class Kind { kNothing, kDense, kExcluded, kQuantized };
+  Kind kind = Kind::kNothing;
+  std::optional<Statement> statement;      // kQuantized
+  std::optional<std::string> excluded_by;  // the list entry, quoted, with its file
+  bool is_certain = true;  // false: only a variant of the name matched; the header decides
+  bool is_per_layer = false;
+  // The list is about another producer's format: what it leaves out may keep the format that the
+  // model was released in.
+  bool keeps_native = false;
+};
+
+// A key that two files give different values: config.json first, hf_quant_config.json second.
+struct Conflict {
+  std::string key;
+  std::string first;
+  std::string second;
+};
+
+class Declaration final {
+ public:
+  // Reads every file that may declare formats; others are ignored. D1 to D4 diagnostics for what
+  // is unknown or contradictory.
+  static Declaration read(std::span<const ConfigText> configs);
+
+  const std::string& model_type() const { return model_type_; }
+  int32_t num_hidden_layers() const { return num_hidden_layers_; }
+  const std::string& method() const { return method_; }
+  const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
+  const std::vector<Conflict>& conflicts() const { return conflicts_; }
+  std::optional<BlockShape> fp8_block() const { return fp8_block_; }
+  int32_t bits() const { return bits_; }
+  bool has_kv_scales() const { return has_kv_scales_; }
+  // "gptq" (zero points are stored minus one) or "gptq_v2"; empty for other methods.
+  const std::string& checkpoint_format() const { return checkpoint_format_; }
+
+  // Model-wide statements that at least one module should bear out (D6).
+  std::vector<const Statement*> broad_statements() const;
+  // Every list whose entries should match something (D5).
+  std::vector<const NameList*> lists() const { return {&exclusions_, &target_names_}; }
+
+  // Precedence (spec 2.3): per layer, exclusion, moe_quant_algo, expert_dtype, groups, model.
+  // `names`: the module, its weight tensor, then the names that fusing or splitting would give it.
+  Declared declare(std::span<const std::string> names, const ModuleRole& role);
+
+ private:
+  class Reader;
+
+  const Statement* per_layer(std::string_view name);
+  std::optional<size_t> excluded(std::string_view name, bool& is_certain);
+
+  std::string model_type_;
+  int32_t num_hidden_layers_ = 1 << 20;
+  std::string method_;
+  std::string checkpoint_format_;
+  std::optional<BlockShape> fp8_block_;
+  int32_t bits_ = 0;
+  bool has_kv_scales_ = false;
+  bool is_lm_head_quantized_ = false;
+  std::optional<Statement> base_;          // model level
+  std::optional<Statement> moe_;           // moe_quant_algo
+  std::optional<Statement> expert_dtype_;  // expert_dtype
+  std::unordered_map<std::string, Statement> layers_;
+  NameList layer_names_;                     // patterns of layer_quant_config and dynamic
+  std::vector<Statement> layer_statements_;  // as layer_names_
+  NameList exclusions_;
+  NameList target_names_;
+  std::vector<Statement> target_statements_;  // as target_names_
+  std::optional<Statement> linear_target_;    // "Linear"
+  std::vector<Diagnostic> diagnostics_;
+  std::vector<Conflict> conflicts_;
+};
+
+}  // namespace nibble::quant

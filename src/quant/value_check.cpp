@@ -1,0 +1,345 @@
+#include "quant/value_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/utf8.h"
+#include "quant/numeric.h"
+
+namespace nibble::quant {
+namespace {
+
+// Enough to see a wrong format in any class; all of it in checkpoints that are small.
+constexpr int64_t kBytesPerClass = int64_t{2} << 20;
+constexpr int64_t kMaxBytesPerTensor = 64 << 10;
+constexpr size_t kMaxGlobals = 4096;
+
+class Checker final {
+ public:
+  Checker(const DetectInput& input, const DetectOptions& options, const Declaration& declaration)
+      : input_(input), options_(options), declaration_(declaration) {}
+
+  std::vector<Diagnostic> run(const std::vector<ScaledModule>& modules) {
+    std::map<std::pair<std::string, std::string>, std::vector<const ScaledModule*>> classes;
+    for (const ScaledModule& module : modules) {
+      if (!module.physical->scheme.is_quantized()) continue;
+      classes[{role_name(module.role), scheme_name(module.physical->scheme)}].push_back(&module);
+    }
+    for (const auto& [key, members] : classes) check_class(key.first, members);
+    return std::move(diagnostics_);
+  }
+
+ private:
+  void add(Severity severity, std::string_view code, std::string message) {
+    diagnostics_.push_back(
+        {.severity = severity, .code = std::string(code), .message = std::move(message)});
+  }
+  const TensorMeta& meta(int32_t tensor) const {
+    return input_.tensors[static_cast<size_t>(tensor)];
+  }
+  std::vector<std::byte> read(int32_t tensor, int64_t begin, int64_t count) {
+    Result<std::vector<std::byte>> bytes = input_.read(static_cast<size_t>(tensor), begin, count);
+    if (bytes.ok()) return std::move(bytes).value();
+    add(Severity::kError,
+        "Q-F1",
+        fmt::format("{}: {}. Fix: fetch the file again.",
+                    escape_for_display(meta(tensor).name),
+                    bytes.error().message));
+    return {};
+  }
+  std::optional<float> read_f32(int32_t tensor) {
+    if (tensor < 0 || meta(tensor).dtype != DType::kF32) return std::nullopt;
+    const std::vector<std::byte> bytes = read(tensor, 0, sizeof(float));
+    if (bytes.size() != sizeof(float)) return std::nullopt;
+    float value = 0;
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return value;
+  }
+
+  void check_class(const std::string& role, const std::vector<const ScaledModule*>& members) {
+    sample_scales(role, members);
+    check_globals(members);
+    check_input_scales(members);
+    check_pairs(role, members);
+    if (members.front()->physical->scheme.carrier == Carrier::kGptq) check_zero_points(members);
+  }
+
+  void sample_scales(const std::string& role, const std::vector<const ScaledModule*>& members) {
+    const auto count = static_cast<int64_t>(members.size());
+    const int64_t share = std::max<int64_t>(kBytesPerClass / count, 256);
+    const size_t stride = static_cast<size_t>(std::max<int64_t>(count / 8192, 1));
+    std::array<int64_t, 256> histogram{};
+    std::optional<DType> dtype;
+    bool has_reported_nan = false;
+    for (size_t i = 0; i < members.size(); i += stride) {
+      const ScaledModule& module = *members[i];
+      const int32_t tensor = module.physical->scale;
+      if (tensor < 0) continue;
+      const TensorMeta& scale = meta(tensor);
+      if (dtype_size(scale.dtype) != 1) {
+        check_float_scale(module, tensor);
+        continue;
+      }
+      dtype = scale.dtype;
+      const int64_t total = scale.shape.num_elements();
+      const int64_t wanted = std::min({total, share, kMaxBytesPerTensor});
+      const std::vector<std::byte> bytes = read(tensor, 0, wanted);
+      for (size_t b = 0; b < bytes.size(); ++b) {
+        const auto code = std::to_integer<uint8_t>(bytes[b]);
+        ++histogram[code];
+        if (!has_reported_nan && is_forbidden(scale.dtype, code)) {
+          has_reported_nan = true;
+          report_code(scale, code, b);
+        }
+      }
+    }
+    if (dtype) judge_histogram(role, *dtype, histogram);
+  }
+
+  static bool is_forbidden(DType dtype, uint8_t code) {
+    if (dtype == DType::kF8E4m3) return is_e4m3_nan(code) || (code & 0x80) != 0;
+    return code == kE8m0Nan;
+  }
+  void report_code(const TensorMeta& scale, uint8_t code, size_t index) {
+    const bool is_e4m3 = scale.dtype == DType::kF8E4m3;
+    add(Severity::kError,
+        "Q-S3",
+        fmt::format(
+            "{}: byte {} is 0x{:02X}, which is {} in {}; expected a {} scale. Fix: fetch the "
+            "file again, or export the checkpoint anew.",
+            escape_for_display(scale.name),
+            index,
+            code,
+            is_e4m3 && !is_e4m3_nan(code) ? "negative" : "NaN",
+            is_e4m3 ? "E4M3" : "E8M0",
+            is_e4m3 ? "finite, non-negative" : "finite"));
+  }
+
+  void judge_histogram(const std::string& role,
+                       DType dtype,
+                       const std::array<int64_t, 256>& histogram) {
+    int64_t total = 0;
+    int64_t like_e8m0 = 0;  // 0x6E to 0x7F: where E8M0 scales of weights lie
+    int64_t odd_range = 0;  // far from any weight's magnitude
+    int64_t powers = 0;     // E4M3 with zero mantissa
+    for (size_t code = 0; code < histogram.size(); ++code) {
+      total += histogram[code];
+      if (code >= 0x6E && code <= 0x7F) like_e8m0 += histogram[code];
+      if (code < 60 || code > 190) odd_range += histogram[code];
+      const bool is_power = code <= 8 ? (code & (code - 1)) == 0 : (code & 7) == 0;
+      if (is_power) powers += histogram[code];
+    }
+    if (total == 0) return;
+    if (dtype == DType::kF8E4m3) {
+      if (like_e8m0 * 10 > total * 9) {
+        add(Severity::kError,
+            "Q-S4",
+            fmt::format(
+                "{}: {} of {} sampled E4M3 scale bytes lie in 0x6E to 0x7F; these look like "
+                "E8M0 exponents (MXFP4 labelled as NVFP4). Fix: export the checkpoint anew.",
+                role,
+                like_e8m0,
+                total));
+      } else if (powers == total && total >= 64) {
+        add(Severity::kInfo,
+            "Q-S4",
+            fmt::format("{}: all sampled E4M3 scales are powers of two: the weights were cast "
+                        "losslessly from MXFP4.",
+                        role));
+      }
+      return;
+    }
+    if (odd_range * 2 > total) {
+      add(Severity::kWarning,
+          "Q-S4",
+          fmt::format(
+              "{}: {} of {} sampled E8M0 scale bytes lie outside 60 to 190 (2^-67 to 2^63); "
+              "expected the magnitude of weights. The scales may be of another format.",
+              role,
+              odd_range,
+              total));
+    }
+  }
+
+  // Scales stored as F32, BF16 or F16: the first values of each tensor.
+  void check_float_scale(const ScaledModule& module, int32_t tensor) {
+    const TensorMeta& scale = meta(tensor);
+    const int64_t size = dtype_size(scale.dtype);
+    if (size != 4 && size != 2) return;
+    const int64_t count = std::min<int64_t>(scale.shape.num_elements(), 1024);
+    const std::vector<std::byte> bytes = read(tensor, 0, count * size);
+    for (size_t i = 0; i + static_cast<size_t>(size) <= bytes.size();
+         i += static_cast<size_t>(size)) {
+      float value = 0;
+      if (size == 4) {
+        std::memcpy(&value, bytes.data() + i, sizeof(value));
+      } else {
+        uint16_t half = 0;
+        std::memcpy(&half, bytes.data() + i, sizeof(half));
+        value = scale.dtype == DType::kBf16 ? bf16_to_f32(half) : f16_to_f32(half);
+      }
+      const bool may_be_negative = module.physical->scheme.kind == SchemeKind::kInt;
+      if (std::isfinite(value) && (value >= 0 || may_be_negative)) continue;
+      add(Severity::kError,
+          "Q-S3",
+          fmt::format(
+              "{}: element {} is {}; expected a finite scale{}. Fix: fetch the file again, or "
+              "export the checkpoint anew.",
+              escape_for_display(scale.name),
+              i / static_cast<size_t>(size),
+              value,
+              may_be_negative ? "" : " that is not negative"));
+      return;
+    }
+  }
+
+  void check_globals(const std::vector<const ScaledModule*>& members) {
+    const size_t stride = std::max<size_t>(members.size() / kMaxGlobals, 1);
+    for (size_t i = 0; i < members.size(); i += stride) {
+      const ScaledModule& module = *members[i];
+      const std::optional<float> value = read_f32(module.physical->global_scale);
+      if (!value) continue;
+      const std::string name = escape_for_display(meta(module.physical->global_scale).name);
+      const bool is_divisor = module.physical->scheme.carrier == Carrier::kCompressedTensors;
+      if (!std::isfinite(*value) || *value <= 0) {
+        add(Severity::kError,
+            "Q-S3",
+            fmt::format("{}: the value is {}; expected a finite value above 0. Fix: fetch the file "
+                        "again, or export the checkpoint anew.",
+                        name,
+                        *value));
+      } else if (is_divisor ? *value < 1 : *value > 1) {
+        add(Severity::kError,
+            "Q-S6",
+            fmt::format(
+                "{}: the value is {}; a {} is {} 1. The multiplier of ModelOpt and the "
+                "divisor of compressed-tensors were mixed up. Fix: export the checkpoint "
+                "anew.",
+                name,
+                *value,
+                is_divisor ? "weight_global_scale (2688/amax)" : "weight_scale_2 (amax/2688)",
+                is_divisor ? "above" : "below"));
+      }
+    }
+  }
+
+  void check_input_scales(const std::vector<const ScaledModule*>& members) {
+    if (options_.ignores_input_scales) return;
+    const size_t stride = std::max<size_t>(members.size() / kMaxGlobals, 1);
+    std::vector<std::string> bad;
+    for (size_t i = 0; i < members.size(); i += stride) {
+      const StoredModule& stored = *members[i]->stored;
+      const Part part = stored.has(Part::kInputScale) ? Part::kInputScale : Part::kInputGlobalScale;
+      const std::optional<float> value = read_f32(stored.tensor(part));
+      if (value && (!std::isfinite(*value) || *value <= 0)) bad.emplace_back(stored.name);
+    }
+    if (bad.empty()) return;
+    const size_t count = bad.size();
+    bad.resize(std::min<size_t>(count, 12));
+    add(Severity::kError,
+        "Q-S5",
+        fmt::format("input_scale is zero or not finite in {} modules: {}{}; expected a value above "
+                    "0. Fix: pass --act-scale dynamic to ignore static activation scales.",
+                    count,
+                    fmt::join(bad, ", "),
+                    count > bad.size() ? ", ..." : ""));
+  }
+
+  // w1 and w3 of an expert share a kernel call, and so one global scale.
+  void check_pairs(const std::string& role, const std::vector<const ScaledModule*>& members) {
+    std::unordered_map<std::string_view, const ScaledModule*> by_name;
+    for (const ScaledModule* module : members) by_name[module->stored->name] = module;
+    const std::pair<std::string_view, std::string_view> pairs[] = {{".w1", ".w3"},
+                                                                   {".gate_proj", ".up_proj"}};
+    int64_t num_pairs = 0;
+    int64_t num_different = 0;
+    float worst = 1;
+    for (const ScaledModule* module : members) {
+      const std::string_view name = module->stored->name;
+      if (module->physical->global_scale < 0 || num_pairs >= int64_t{kMaxGlobals}) continue;
+      for (const auto& [first, second] : pairs) {
+        if (name.size() < first.size() || name.substr(name.size() - first.size()) != first) {
+          continue;
+        }
+        const std::string other =
+            std::string(name.substr(0, name.size() - first.size())) + std::string(second);
+        const auto it = by_name.find(other);
+        if (it == by_name.end()) continue;
+        const std::optional<float> a = read_f32(module->physical->global_scale);
+        const std::optional<float> b = read_f32(it->second->physical->global_scale);
+        if (!a || !b || *a <= 0 || *b <= 0) continue;
+        ++num_pairs;
+        if (*a == *b) continue;
+        ++num_different;
+        worst = std::max({worst, *a / *b, *b / *a});
+      }
+    }
+    if (num_different == 0) return;
+    add(Severity::kWarning,
+        "Q-S7",
+        fmt::format(
+            "{}: the global scales of {} and {} differ in {} of {} pairs, by up to {:.3g}x. "
+            "Each keeps its own scale, as separate rows of one packed weight.",
+            role,
+            "gate (w1)",
+            "up (w3)",
+            num_different,
+            num_pairs,
+            worst));
+  }
+
+  // S9: GPTQ stores z - 1 in format v1 and z in v2; symmetric 4-bit files show which.
+  void check_zero_points(const std::vector<const ScaledModule*>& members) {
+    const std::string& format = declaration_.checkpoint_format();
+    for (const ScaledModule* module : members) {
+      if (module->physical->scheme.bits != 4 || !module->stored->has(Part::kQzeros)) continue;
+      const int32_t tensor = module->stored->tensor(Part::kQzeros);
+      const int64_t count =
+          std::min<int64_t>(meta(tensor).shape.num_elements() * 4, kMaxBytesPerTensor);
+      const std::vector<std::byte> bytes = read(tensor, 0, count);
+      if (bytes.empty()) return;
+      const auto all = [&](uint8_t code) {
+        return std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) {
+          return std::to_integer<uint8_t>(b) == code;
+        });
+      };
+      const bool is_v2 = format == "gptq_v2";
+      if (!all(is_v2 ? 0x77 : 0x88)) continue;
+      add(Severity::kError,
+          "Q-S9",
+          fmt::format(
+              "{}: every zero point is {}; expected {} for symmetric {} (checkpoint_format). "
+              "Fix: correct checkpoint_format to {}.",
+              escape_for_display(meta(tensor).name),
+              is_v2 ? 7 : 8,
+              is_v2 ? 8 : 7,
+              format,
+              is_v2 ? "gptq" : "gptq_v2"));
+      return;
+    }
+  }
+
+  const DetectInput& input_;
+  const DetectOptions& options_;
+  const Declaration& declaration_;
+  std::vector<Diagnostic> diagnostics_;
+};
+
+}  // namespace
+
+std::vector<Diagnostic> check_values(const DetectInput& input,
+                                     const DetectOptions& options,
+                                     const std::vector<ScaledModule>& modules,
+                                     const Declaration& declaration) {
+  return Checker(input, options, declaration).run(modules);
+}
+
+}  // namespace nibble::quant
