@@ -153,24 +153,26 @@ void unpack_row_major(const PackedWeight& weight, int64_t row, float* out) {
 
 // --- kInterleaved16 ---
 
-// Nibbles k0 .. k7, low first, to k0 k2 k4 k6 k1 k3 k5 k7.
-uint32_t split_nibbles(uint32_t word) {
-  uint32_t result = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    result |= ((word >> (8 * i)) & 0xF) << (4 * i);
-    result |= ((word >> (8 * i + 4)) & 0xF) << (16 + 4 * i);
-  }
-  return result;
+// The low nibbles of four bytes side by side, and back.
+constexpr uint32_t gather_nibbles(uint32_t bytes) {
+  bytes &= 0x0F0F0F0F;
+  bytes = (bytes | bytes >> 4) & 0x00FF00FF;
+  return (bytes | bytes >> 8) & 0xFFFF;
+}
+constexpr uint32_t spread_nibbles(uint32_t nibbles) {
+  nibbles = (nibbles | nibbles << 8) & 0x00FF00FF;
+  return (nibbles | nibbles << 4) & 0x0F0F0F0F;
 }
 
-uint32_t join_nibbles(uint32_t word) {
-  uint32_t result = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    result |= ((word >> (4 * i)) & 0xF) << (8 * i);
-    result |= ((word >> (16 + 4 * i)) & 0xF) << (8 * i + 4);
-  }
-  return result;
+// Nibbles k0 .. k7, low first, to k0 k2 k4 k6 k1 k3 k5 k7, and back.
+constexpr uint32_t split_nibbles(uint32_t word) {
+  return gather_nibbles(word) | gather_nibbles(word >> 4) << 16;
 }
+constexpr uint32_t join_nibbles(uint32_t word) {
+  return spread_nibbles(word & 0xFFFF) | spread_nibbles(word >> 16) << 4;
+}
+static_assert(split_nibbles(0x76543210) == 0x75316420);
+static_assert(join_nibbles(0x75316420) == 0x76543210);
 
 // Where the two halves of a row's 4 bytes lie in a vector.
 struct LaneOffsets {

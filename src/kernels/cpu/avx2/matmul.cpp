@@ -129,6 +129,23 @@ struct Bf16Decoder {
   }
 };
 
+// The lower halves of all lanes, in order.
+inline __m128i low_halves(__m256i lanes) {
+  const __m256i low = _mm256_and_si256(lanes, _mm256_set1_epi32(0xFFFF));
+  const __m256i packed = _mm256_packus_epi32(low, low);  // within each 128 bits
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+
+struct F16Decoder {
+  static constexpr Format kFormat = Format::kF16;
+  static constexpr bool kIsPlain = false;
+  static void decode(const std::byte* codes, __m256 (&out)[2]) {
+    const __m256i pairs = load_vector(codes);
+    out[0] = _mm256_cvtph_ps(low_halves(pairs));
+    out[1] = _mm256_cvtph_ps(low_halves(_mm256_srli_epi32(pairs, 16)));
+  }
+};
+
 // The code bits in the bf16 fields give the value times 2^-120; one multiplication in f32 restores
 // it, subnormals included. NaN codes become NaN on the way.
 struct Fp8Decoder {
@@ -199,12 +216,14 @@ constexpr MatMulTarget kTarget = {.isa = device::kIsaAvx2, .activation = Activat
 constexpr KernelInfo kTable[] = {
     matmul_row("matmul.f32.f32.avx2.simd", F32Decoder::kFormat, kTarget, &matmul<F32Decoder>),
     matmul_row("matmul.bf16.f32.avx2.simd", Bf16Decoder::kFormat, kTarget, &matmul<Bf16Decoder>),
+    matmul_row("matmul.f16.f32.avx2.simd", F16Decoder::kFormat, kTarget, &matmul<F16Decoder>),
     matmul_row("matmul.fp8_block128x128.f32.avx2.simd", Fp8Decoder::kFormat, kTarget, &matmul<Fp8Decoder>),
     matmul_row("matmul.mxfp4.f32.avx2.simd", Mxfp4Decoder::kFormat, kTarget, &matmul<Mxfp4Decoder>),
     matmul_row("matmul.nvfp4.f32.avx2.simd", Nvfp4Decoder::kFormat, kTarget, &matmul<Nvfp4Decoder>),
     matmul_row("matmul.int4_g32.f32.avx2.simd", Int4Decoder::kFormat, kTarget, &matmul<Int4Decoder>),
     matmul_row("grouped_matmul.f32.f32.avx2.simd", F32Decoder::kFormat, kTarget, &grouped_matmul<F32Decoder>),
     matmul_row("grouped_matmul.bf16.f32.avx2.simd", Bf16Decoder::kFormat, kTarget, &grouped_matmul<Bf16Decoder>),
+    matmul_row("grouped_matmul.f16.f32.avx2.simd", F16Decoder::kFormat, kTarget, &grouped_matmul<F16Decoder>),
     matmul_row("grouped_matmul.fp8_block128x128.f32.avx2.simd", Fp8Decoder::kFormat, kTarget, &grouped_matmul<Fp8Decoder>),
     matmul_row("grouped_matmul.mxfp4.f32.avx2.simd", Mxfp4Decoder::kFormat, kTarget, &grouped_matmul<Mxfp4Decoder>),
     matmul_row("grouped_matmul.nvfp4.f32.avx2.simd", Nvfp4Decoder::kFormat, kTarget, &grouped_matmul<Nvfp4Decoder>),

@@ -70,6 +70,16 @@ struct Bf16Decoder {
   }
 };
 
+struct F16Decoder {
+  static constexpr Format kFormat = Format::kF16;
+  static constexpr bool kIsPlain = false;
+  static void decode(const std::byte* codes, __m512 (&out)[2]) {
+    const __m512i pairs = load_vector(codes);
+    out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
+    out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16)));
+  }
+};
+
 struct Fp8Decoder {
   static constexpr Format kFormat = Format::kFp8E4m3Block128x128;
   static constexpr bool kIsPlain = false;
@@ -114,12 +124,14 @@ constexpr MatMulTarget kTarget = {.isa = device::kIsaAvx2 | device::kIsaAvx512,
 constexpr KernelInfo kTable[] = {
     matmul_row("matmul.f32.f32.avx512.simd", F32Decoder::kFormat, kTarget, &matmul<F32Decoder>),
     matmul_row("matmul.bf16.f32.avx512.simd", Bf16Decoder::kFormat, kTarget, &matmul<Bf16Decoder>),
+    matmul_row("matmul.f16.f32.avx512.simd", F16Decoder::kFormat, kTarget, &matmul<F16Decoder>),
     matmul_row("matmul.fp8_block128x128.f32.avx512.simd", Fp8Decoder::kFormat, kTarget, &matmul<Fp8Decoder>),
     matmul_row("matmul.mxfp4.f32.avx512.simd", Mxfp4Decoder::kFormat, kTarget, &matmul<Mxfp4Decoder>),
     matmul_row("matmul.nvfp4.f32.avx512.simd", Nvfp4Decoder::kFormat, kTarget, &matmul<Nvfp4Decoder>),
     matmul_row("matmul.int4_g32.f32.avx512.simd", Int4Decoder::kFormat, kTarget, &matmul<Int4Decoder>),
     matmul_row("grouped_matmul.f32.f32.avx512.simd", F32Decoder::kFormat, kTarget, &grouped_matmul<F32Decoder>),
     matmul_row("grouped_matmul.bf16.f32.avx512.simd", Bf16Decoder::kFormat, kTarget, &grouped_matmul<Bf16Decoder>),
+    matmul_row("grouped_matmul.f16.f32.avx512.simd", F16Decoder::kFormat, kTarget, &grouped_matmul<F16Decoder>),
     matmul_row("grouped_matmul.fp8_block128x128.f32.avx512.simd", Fp8Decoder::kFormat, kTarget, &grouped_matmul<Fp8Decoder>),
     matmul_row("grouped_matmul.mxfp4.f32.avx512.simd", Mxfp4Decoder::kFormat, kTarget, &grouped_matmul<Mxfp4Decoder>),
     matmul_row("grouped_matmul.nvfp4.f32.avx512.simd", Nvfp4Decoder::kFormat, kTarget, &grouped_matmul<Nvfp4Decoder>),
