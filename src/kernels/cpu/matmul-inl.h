@@ -20,6 +20,8 @@
 
 // Row vectors per block of 16 rows.
 inline constexpr int kVectorsPerBlock = static_cast<int>(kInterleavedRows) / Math::kLanes;
+// Bytes of a code vector that belong to one row vector.
+inline constexpr int64_t kRowVectorBytes = kInterleavedVectorBytes / kVectorsPerBlock;
 inline constexpr int64_t kChunkSteps = kMatMulChunkK / Math::kStepK;
 
 // How far ahead of its use a code line is asked for.
@@ -51,10 +53,10 @@ struct WeightCursor {
 
   const std::byte* code_vector(int vector) const {
     return codes + vector / kVectorsPerBlock * block_bytes +
-           vector % kVectorsPerBlock * (Math::kLanes * 4);
+           vector % kVectorsPerBlock * kRowVectorBytes;
   }
   Math::Vec load_group_scales(int vector, int64_t group) const {
-    const int64_t lanes_before = vector % kVectorsPerBlock * Math::kLanes;
+    const int64_t lanes_before = int64_t{Math::kLanes} * (vector % kVectorsPerBlock);
     return load_scales(scales + vector / kVectorsPerBlock * scale_block_bytes +
                            group * scale_group_bytes +
                            lanes_before * (scale_group_bytes / kInterleavedRows),
@@ -86,7 +88,7 @@ inline const Math::Input* chunk_inputs(const MatMulWork& work, const TokenChunk&
 template <class Decoder>
 void store_block(const PackedWeight& weight, int64_t block, const Math::Vec* sums, float* y) {
   for (int v = 0; v < kVectorsPerBlock; ++v) {
-    const int64_t row = block * kInterleavedRows + v * Math::kLanes;
+    const int64_t row = block * kInterleavedRows + int64_t{Math::kLanes} * v;
     if (row >= weight.n) return;
     Math::Vec sum = sums[v];
     if constexpr (Geometry<Decoder>::kInfo.has_global_scale) {
@@ -288,7 +290,7 @@ void decode_tile(const WeightCursor& cursor,
       NIBBLE_UNROLL
       for (int v = 0; v < kVectorsPerBlock; ++v) {
         Math::Weight w[G::kVectorSteps];
-        Decoder::decode(codes + v * (Math::kLanes * 4), w);
+        Decoder::decode(codes + v * kRowVectorBytes, w);
         NIBBLE_UNROLL
         for (int s = 0; s < G::kVectorSteps; ++s) block_out[s * kVectorsPerBlock + v] = w[s];
       }

@@ -8,9 +8,9 @@ namespace nibble::kernels {
 namespace {
 
 // Below so many multiply-adds one thread is done before a second has started.
-constexpr int64_t kMinParallelMacs = 128 * 1024;
+constexpr int64_t kMinParallelMacs = int64_t{128} * 1024;
 // Likewise for activations that are converted.
-constexpr int64_t kMinParallelInputs = 32 * 1024;
+constexpr int64_t kMinParallelInputs = int64_t{32} * 1024;
 
 constexpr int64_t kCacheLine = 64;
 
