@@ -111,7 +111,7 @@ kernels::KeySet visible_keys(const Pass& pass,
   return {.window = ring.data,
           .window_rows = std::span<const int32_t>(pass.workspace.window_rows)
                              .subspan(static_cast<size_t>(ring.row_index(first)),
-                                      static_cast<size_t>(position - first + 1)),
+                                      static_cast<size_t>(position - first) + 1),
           .entries = layer.entries.storage.data(),
           .entry_rows = visible_entries(pass, layer.compress_ratio, batch, row)};
 }

@@ -106,6 +106,7 @@ void Batch::assign_mtp(const Config& config, const Batch& main, const DecodingSt
   for (const SequenceSpan& source : main.sequences) {
     const int32_t skipped = source.position_begin == 0 ? 1 : 0;
     const int32_t count = source.num_tokens - skipped;
+    const int32_t first_row = source.row_begin + skipped;
     if (count == 0) continue;
     const SlotStatus& status = state.status(source.slot);
     const int32_t position_begin = source.position_begin + skipped - 1;
@@ -117,7 +118,7 @@ void Batch::assign_mtp(const Config& config, const Batch& main, const DecodingSt
          .window_begin = status.mtp_end == position_begin ? status.mtp_begin : position_begin,
          .pages = source.pages},
         std::span(main.token_ids)
-            .subspan(static_cast<size_t>(source.row_begin + skipped), static_cast<size_t>(count)));
+            .subspan(static_cast<size_t>(first_row), static_cast<size_t>(count)));
   }
   finish(config);
 }

@@ -48,7 +48,7 @@ Compressor index_compressor(const Pass& pass,
           .rope = &pass.ops.rope_index,
           .width = width,
           .channels = 2 * width,
-          .value_column = 2 * 2 * int64_t{pass.config.head_dim},
+          .value_column = int64_t{4} * pass.config.head_dim,
           .is_index = true};
 }
 

@@ -35,6 +35,7 @@ class YarnRamp final {
 
 std::vector<float> plain_frequencies(double base, int32_t dim) {
   std::vector<float> frequencies;
+  frequencies.reserve(static_cast<size_t>(dim / 2));
   for (int32_t i = 0; i < dim / 2; ++i)
     frequencies.push_back(static_cast<float>(plain_frequency(base, i, dim)));
   return frequencies;
@@ -43,6 +44,7 @@ std::vector<float> plain_frequencies(double base, int32_t dim) {
 std::vector<float> yarn_frequencies(const RopeScaling& scaling, double base, int32_t dim) {
   const YarnRamp ramp(scaling, base, dim);
   std::vector<float> frequencies;
+  frequencies.reserve(static_cast<size_t>(dim / 2));
   for (int32_t i = 0; i < dim / 2; ++i) {
     const double plain = plain_frequency(base, i, dim);
     const double interpolated = ramp.at(i);

@@ -90,7 +90,7 @@ Result<EntryPool> make_pool(device::Device& device, int64_t rows, int64_t width,
 int64_t compressor_row_width(const Config& config, int32_t compress_ratio) {
   const int64_t width = config.head_dim;
   if (compress_ratio == 128) return 2 * width;
-  return 2 * 2 * (width + config.index_head_dim);  // both compressors overlap: twice the channels
+  return 4 * (width + config.index_head_dim);  // both compressors overlap: twice the channels
 }
 
 Result<DecodingState> DecodingState::make(const Config& config,

@@ -51,8 +51,8 @@ Result<WeightMap> WeightMap::build(const checkpoint::Checkpoint& checkpoint) {
   return map;
 }
 
-Result<void> WeightMap::add(std::string name, Entry entry) {
-  const auto [position, is_new] = entries_.try_emplace(std::move(name), std::move(entry));
+Result<void> WeightMap::add(std::string name, const Entry& entry) {
+  const auto [position, is_new] = entries_.try_emplace(std::move(name), entry);
   if (is_new) return {};
   return data_loss(
       fmt::format("tensors {} and {} both mean {}; expected one of them. Remove the other.",

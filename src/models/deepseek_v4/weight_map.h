@@ -63,7 +63,7 @@ class WeightMap final {
   };
 
   explicit WeightMap(const checkpoint::Checkpoint& checkpoint) : checkpoint_(&checkpoint) {}
-  Result<void> add(std::string name, Entry entry);
+  Result<void> add(std::string name, const Entry& entry);
   Result<void> add_fused(const TensorMeta& meta, const TensorView& view);
   const Entry* claim(const std::string& name);
   Result<const Entry*> require(const std::string& name, std::string_view expected);
