@@ -381,7 +381,8 @@ void register_row(const KernelInfo& row, const OpBenchmark& op) {
 const bool kRegistered = [] {
   const device::IsaSet isa = device::detect_isa();
   for (const KernelInfo* row : all_kernels()) {
-    if (row->unit == ComputeUnit::kScalar || (row->target.isa & ~isa) != 0) continue;
+    if (row->target.kind != device::DeviceKind::kCpu || row->unit == ComputeUnit::kScalar) continue;
+    if ((row->target.isa & ~isa) != 0) continue;
     for (const OpBenchmark& op : kBenchmarks) {
       if (op.op == row->op) register_row(*row, op);
     }

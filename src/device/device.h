@@ -1,4 +1,5 @@
-// A device: what kernels may use on it, memory on it, and the order of work. Host now; CUDA joins behind this seam.
+// A device: what kernels may use on it, memory on it, and the order of work. Host now; CUDA joins
+// behind this seam.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ enum IsaBit : uint32_t {
 };
 using IsaSet = uint32_t;
 
-// The levels that --isa accepts, each with everything below it. kAvx512 includes BF16 and VNNI where the CPU has them.
+// The levels that --isa accepts, each with everything below it. kAvx512 includes BF16 and VNNI
+// where the CPU has them.
 enum class IsaLevel { kScalar, kAvx2, kAvx512, kNative };
 std::optional<IsaLevel> isa_level_from_name(std::string_view name);
 std::string isa_set_name(IsaSet isa);
@@ -30,7 +32,8 @@ IsaSet detect_isa();
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
-// What routing needs to know; a plain value, so that plans can be made for machines that are not here.
+// What routing needs to know; a plain value, so that plans can be made for machines that are not
+// here.
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kCpu;
   std::string name;
@@ -38,9 +41,11 @@ struct DeviceInfo {
   int32_t sm = 0;         // CUDA: 90, 100, 120, ...
   int32_t num_units = 1;  // CPU threads or streaming multiprocessors
   int64_t memory_bytes = 0;
+  int64_t shared_bytes = 0;  // CUDA: shared memory a block may ask for; 0: not known
 };
 
-// The order of work on one device. On the host each launch runs to completion on the pool; nothing is pending.
+// The order of work on one device. On the host each launch runs to completion on the pool; nothing
+// is pending.
 struct Stream {
   ThreadPool* pool = nullptr;  // host
   void* native = nullptr;      // another backend's stream

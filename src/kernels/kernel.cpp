@@ -39,7 +39,19 @@ std::string_view op_name(Op op) {
 }
 
 std::string_view activation_name(Activation activation) {
-  return activation == Activation::kF32 ? "f32" : "bf16";
+  switch (activation) {
+    case Activation::kF32:
+      return "f32";
+    case Activation::kBf16:
+      return "bf16";
+    case Activation::kFp8:
+      return "fp8";
+    case Activation::kInt8:
+      return "int8";
+    case Activation::kNvfp4:
+      return "nvfp4";
+  }
+  return "unknown";
 }
 
 std::string_view unit_name(ComputeUnit unit) {

@@ -37,8 +37,10 @@ enum class Op : uint8_t {
 };
 std::string_view op_name(Op op);
 
-// What the kernel multiplies activations in. The tensors themselves are f32 on the CPU.
-enum class Activation : uint8_t { kF32, kBf16 };
+// What the kernel multiplies activations in, finest first. The tensors themselves are f32 on the
+// CPU. kFp8: E4M3 with a power-of-two scale per token and 128 (or 32) channels; kInt8: one scale
+// per token; kNvfp4: E2M1 in groups of 16.
+enum class Activation : uint8_t { kF32, kBf16, kFp8, kInt8, kNvfp4 };
 std::string_view activation_name(Activation activation);
 
 enum class ComputeUnit : uint8_t { kScalar, kSimd, kSimt, kTensorCore };
@@ -59,6 +61,7 @@ struct Limits {
   int64_t n_multiple = 0;
   int64_t k_multiple = 0;
   int64_t k_max = 0;
+  int64_t shared_bytes = 0;  // CUDA: shared memory that a block of threads needs
 };
 
 enum class Status : uint8_t { kRuns, kCompiled, kPlanned };
@@ -99,6 +102,7 @@ struct KernelInfo {
   // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours,
   // chunks or threads.
   bool is_batch_invariant = true;
+  bool has_clamp = true;  // SwiGLU and what is fused with it: honours swiglu_limit
   Status status = Status::kRuns;
   std::string_view verified = {};  // device and date, or empty: not run on hardware
   Launch launch = {};
@@ -113,7 +117,8 @@ struct Problem {
   quant::Format weight = quant::Format::kF32;
   Activation activation =
       Activation::kF32;  // the coarsest that is allowed: kBf16 also admits kF32 kernels
-  int64_t m_max = 0;     // 0: any
+  bool needs_clamp = false;
+  int64_t m_max = 0;  // 0: any
   int64_t n = 0;
   int64_t k = 0;
 };
@@ -139,6 +144,9 @@ struct RouteOptions {
   bool deterministic = false;  // only batch-invariant kernels
   std::string_view
       only;  // restrict to kernels whose name contains this text; empty: no restriction
+  // Also take rows that this build cannot launch: kCompiled elsewhere, or only kPlanned. For plans;
+  // a Route found this way must not be launched unless its row has status kRuns.
+  bool for_plan = false;
 };
 
 // All rows of every backend, most specialised first, reference rows last.
@@ -147,9 +155,10 @@ std::vector<const KernelInfo*> all_kernels();
 // Nothing when `kernel` takes `problem` on `device`.
 std::optional<Refusal> check(const KernelInfo& kernel,
                              const Problem& problem,
-                             const device::DeviceInfo& device);
+                             const device::DeviceInfo& device,
+                             bool for_plan = false);
 
-// The first row that accepts. kUnsupported lists every refusal.
+// The first row of the device's kind that accepts. kUnsupported lists every refusal.
 Result<Route> route(const Problem& problem,
                     const device::DeviceInfo& device,
                     const RouteOptions& options = {});

@@ -18,6 +18,7 @@ std::string limits_text(const Limits& limits) {
   append_limit(text, "n multiple of", limits.n_multiple);
   append_limit(text, "k multiple of", limits.k_multiple);
   append_limit(text, "k <=", limits.k_max);
+  append_limit(text, "shared KiB", limits.shared_bytes >> 10);
   return text.empty() ? "none" : text;
 }
 

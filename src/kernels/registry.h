@@ -14,6 +14,9 @@ std::span<const KernelInfo> cpu_avx512_matmul_kernels();
 std::span<const KernelInfo> cpu_avx2_matmul_kernels();
 std::span<const KernelInfo> cpu_avx512_ops_kernels();
 std::span<const KernelInfo> cpu_avx2_ops_kernels();
+std::span<const KernelInfo> cuda_planned_grouped_matmul_kernels();
+std::span<const KernelInfo> cuda_planned_matmul_kernels();
+std::span<const KernelInfo> cuda_planned_ops_kernels();
 std::span<const KernelInfo> reference_matmul_kernels();
 std::span<const KernelInfo> reference_ops_kernels();
 

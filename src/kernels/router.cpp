@@ -60,9 +60,16 @@ std::string check_limits(const Limits& limits, const Problem& problem) {
   return check_multiple("k", problem.k, limits.k_multiple);
 }
 
+std::string check_shared_memory(const Limits& limits, const device::DeviceInfo& device) {
+  if (device.shared_bytes == 0 || limits.shared_bytes <= device.shared_bytes) return "";
+  return "needs " + std::to_string(limits.shared_bytes >> 10) +
+         " KiB of shared memory, device has " + std::to_string(device.shared_bytes >> 10) + " KiB";
+}
+
 std::string refusal_reason(const KernelInfo& kernel,
                            const Problem& problem,
-                           const device::DeviceInfo& device) {
+                           const device::DeviceInfo& device,
+                           bool for_plan) {
   if (kernel.op != problem.op) {
     return "op " + std::string(op_name(problem.op)) + ", computes " +
            std::string(op_name(kernel.op));
@@ -73,10 +80,14 @@ std::string refusal_reason(const KernelInfo& kernel,
            describe_weight(kernel.has_weight, kernel.weight);
   }
   if (auto reason = check_target(kernel.target, device); !reason.empty()) return reason;
-  if (kernel.activation == Activation::kBf16 && problem.activation == Activation::kF32) {
-    return "activation f32 asked for, multiplies in bf16";
+  if (kernel.activation > problem.activation) {
+    return "activation " + std::string(activation_name(problem.activation)) +
+           " asked for, multiplies in " + std::string(activation_name(kernel.activation));
   }
+  if (problem.needs_clamp && !kernel.has_clamp) return "has no SwiGLU clamp (swiglu_limit)";
   if (auto reason = check_limits(kernel.limits, problem); !reason.empty()) return reason;
+  if (auto reason = check_shared_memory(kernel.limits, device); !reason.empty()) return reason;
+  if (for_plan) return "";
   if (kernel.status == Status::kPlanned) return "planned, not written yet";
   if (std::holds_alternative<std::monostate>(kernel.launch)) return "not in this build";
   return "";
@@ -93,8 +104,11 @@ std::string options_reason(const KernelInfo& kernel, const RouteOptions& options
   return "";
 }
 
-bool is_candidate(const KernelInfo& kernel, const Problem& problem) {
-  return kernel.op == problem.op && kernel.has_weight == problem.has_weight &&
+bool is_candidate(const KernelInfo& kernel,
+                  const Problem& problem,
+                  const device::DeviceInfo& device) {
+  return kernel.target.kind == device.kind && kernel.op == problem.op &&
+         kernel.has_weight == problem.has_weight &&
          (!kernel.has_weight || kernel.weight == problem.weight);
 }
 
@@ -102,8 +116,9 @@ bool is_candidate(const KernelInfo& kernel, const Problem& problem) {
 
 std::optional<Refusal> check(const KernelInfo& kernel,
                              const Problem& problem,
-                             const device::DeviceInfo& device) {
-  std::string reason = refusal_reason(kernel, problem, device);
+                             const device::DeviceInfo& device,
+                             bool for_plan) {
+  std::string reason = refusal_reason(kernel, problem, device, for_plan);
   if (reason.empty()) return std::nullopt;
   return Refusal{.kernel = kernel.name, .reason = std::move(reason)};
 }
@@ -113,9 +128,9 @@ Result<Route> route(const Problem& problem,
                     const RouteOptions& options) {
   Route route;
   for (const KernelInfo* kernel : all_kernels()) {
-    if (!is_candidate(*kernel, problem)) continue;
+    if (!is_candidate(*kernel, problem, device)) continue;
     std::string reason = options_reason(*kernel, options);
-    if (reason.empty()) reason = refusal_reason(*kernel, problem, device);
+    if (reason.empty()) reason = refusal_reason(*kernel, problem, device, options.for_plan);
     if (reason.empty()) {
       route.kernel = kernel;
       return route;

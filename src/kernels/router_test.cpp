@@ -116,6 +116,130 @@ TEST(Route, FindsEveryOpAndFormatOnEveryCpu) {
   }
 }
 
+device::DeviceInfo gpu(int32_t sm) {
+  device::DeviceInfo info;
+  info.kind = device::DeviceKind::kCuda;
+  info.name = "sm_" + std::to_string(sm);
+  info.sm = sm;
+  return info;
+}
+
+std::string planned(Op op, quant::Format weight, Activation activation, int32_t sm) {
+  const Problem problem = {.op = op,
+                           .has_weight = true,
+                           .weight = weight,
+                           .activation = activation,
+                           .n = 4096,
+                           .k = 4096};
+  const Result<Route> found = route(problem, gpu(sm), {.for_plan = true});
+  return found.ok() ? std::string(found->kernel->name) : "";
+}
+
+// B33: FP8 experts on every generation, and nothing for one that is not known.
+TEST(PlannedRoute, HasNoGapBetweenGenerationsB33) {
+  for (const int32_t sm : {80, 86, 89, 90, 100, 103, 110, 120, 121}) {
+    for (const quant::Format format : {quant::Format::kFp8E4m3Block128x128,
+                                       quant::Format::kFp8E4m3Block32x32,
+                                       quant::Format::kFp8E4m3Tensor,
+                                       quant::Format::kFp8E4m3Channel,
+                                       quant::Format::kMxfp8,
+                                       quant::Format::kMxfp4,
+                                       quant::Format::kNvfp4,
+                                       quant::Format::kInt4Group32,
+                                       quant::Format::kInt4Group128,
+                                       quant::Format::kInt8Channel,
+                                       quant::Format::kBf16}) {
+      for (const Op op : {Op::kMatMul, Op::kGroupedMatMul}) {
+        EXPECT_THAT(planned(op, format, Activation::kNvfp4, sm), HasSubstr("tensor_core"))
+            << quant::format_name(format) << " on " << sm;
+      }
+    }
+  }
+  for (const int32_t sm : {75, 101 - 10, 112, 130}) {
+    EXPECT_EQ(planned(Op::kGroupedMatMul, quant::Format::kMxfp4, Activation::kFp8, sm), "") << sm;
+  }
+}
+
+// Spec "quantization" 3.2: what each generation multiplies 4-bit and FP8 weights in.
+TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
+  const auto grouped = [](quant::Format format, int32_t sm) {
+    return planned(Op::kGroupedMatMul, format, Activation::kNvfp4, sm);
+  };
+  EXPECT_EQ(grouped(quant::Format::kMxfp4, 80), "grouped_matmul.mxfp4.bf16.sm_80.tensor_core");
+  EXPECT_EQ(grouped(quant::Format::kMxfp4, 89), "grouped_matmul.mxfp4.bf16.sm_89.tensor_core");
+  EXPECT_EQ(grouped(quant::Format::kMxfp4, 90), "grouped_matmul.mxfp4.fp8.sm_90.tensor_core");
+  EXPECT_EQ(grouped(quant::Format::kMxfp4, 121), "grouped_matmul.mxfp4.fp8.sm_120.tensor_core");
+  EXPECT_EQ(grouped(quant::Format::kNvfp4, 90), "grouped_matmul.nvfp4.bf16.sm_90.tensor_core");
+  EXPECT_EQ(grouped(quant::Format::kNvfp4, 103), "grouped_matmul.nvfp4.nvfp4.sm_100.tensor_core");
+  EXPECT_EQ(planned(Op::kMatMul, quant::Format::kFp8E4m3Block128x128, Activation::kFp8, 80),
+            "matmul.fp8_block128x128.bf16.sm_80.tensor_core");
+  // Without static scales NVFP4 activations are not asked for: W4A16.
+  EXPECT_EQ(planned(Op::kGroupedMatMul, quant::Format::kNvfp4, Activation::kBf16, 120),
+            "grouped_matmul.nvfp4.bf16.sm_120.tensor_core");
+}
+
+// B31: the candidates for MXFP4 on GB10, each with a reason.
+TEST(PlannedRoute, NamesEveryOtherCandidateB31) {
+  const Problem problem = {.op = Op::kGroupedMatMul,
+                           .has_weight = true,
+                           .weight = quant::Format::kMxfp4,
+                           .activation = Activation::kFp8,
+                           .n = 4096,
+                           .k = 4096};
+  const Result<Route> none = route(problem, gpu(75), {.for_plan = true});
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message, HasSubstr("sm_90.tensor_core: needs sm_90, device is sm_75"));
+  EXPECT_THAT(none.error().message, testing::Not(HasSubstr("cpu")));
+}
+
+// B28: a tile that needs more than the device's shared memory is not offered.
+TEST(Check, RefusesTilesBeyondSharedMemoryB28) {
+  KernelInfo kernel = kSpecialised;
+  kernel.target = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
+  kernel.limits.shared_bytes = 128 << 10;
+  device::DeviceInfo device = gpu(120);
+  device.shared_bytes = 99 << 10;
+  EXPECT_EQ(check(kernel, kProblem, device)->reason,
+            "needs 128 KiB of shared memory, device has 99 KiB");
+}
+
+// B26: a kernel without the clamp does not get a model that needs it.
+TEST(Check, RefusesKernelsWithoutClampB26) {
+  KernelInfo kernel = kSpecialised;
+  kernel.has_clamp = false;
+  Problem problem = kProblem;
+  EXPECT_FALSE(check(kernel, problem, kWideCpu));
+  problem.needs_clamp = true;
+  EXPECT_EQ(check(kernel, problem, kWideCpu)->reason, "has no SwiGLU clamp (swiglu_limit)");
+}
+
+// B39: an n that tiles do not divide goes to a kernel that takes it.
+TEST(PlannedRoute, OddSizesGetAnotherKernelB39) {
+  const Problem problem = {.op = Op::kMatMul,
+                           .has_weight = true,
+                           .weight = quant::Format::kNvfp4,
+                           .activation = Activation::kBf16,
+                           .n = 4304,
+                           .k = 1152};
+  const Route found = route(problem, gpu(90), {.for_plan = true}).value();
+  EXPECT_EQ(found.kernel->name, "matmul.nvfp4.bf16.sm_90.simt");
+  EXPECT_EQ(found.refused.back().reason, "n 4304, needs a multiple of 64");
+}
+
+TEST(Registry, NamesSpellTheRecord) {
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (kernel->status != Status::kPlanned) continue;
+    std::string expected(op_name(kernel->op));
+    if (kernel->has_weight) expected += "." + std::string(quant::format_name(kernel->weight));
+    if (kernel->has_weight || kernel->activation != Activation::kF32) {
+      expected += "." + std::string(activation_name(kernel->activation));
+    }
+    expected += ".sm_" + std::to_string(kernel->target.sm_min) + ".";
+    expected += unit_name(kernel->unit);
+    EXPECT_EQ(kernel->name.substr(0, expected.size()), expected);
+  }
+}
+
 TEST(Registry, NamesAreUniqueAndStartWithTheOp) {
   std::set<std::string_view> names;
   for (const KernelInfo* kernel : all_kernels()) {

@@ -26,9 +26,20 @@ enum class Format : uint8_t {
   kMxfp4,
   kNvfp4,
   kInt4Group32,
+  // Known to plans and kernel records; nothing encodes, decodes or packs these yet.
+  kFp8E4m3Block32x32,
+  kFp8E4m3Tensor,
+  kFp8E4m3Channel,
+  kMxfp8,
+  kInt4Group128,
+  kInt8Channel,
 };
 
-inline constexpr int32_t kNumFormats = 7;
+inline constexpr int32_t kNumFormats = 7;  // with a reference encoder and decoder
+inline constexpr int32_t kNumPlannedFormats = 6;
+
+// As a side of a block shape: all of that axis.
+inline constexpr int32_t kWholeAxis = INT32_MAX;
 
 // The weight elements that share one scale: `n` output rows by `k` input columns.
 struct BlockShape {
@@ -91,15 +102,43 @@ inline constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
      .bits_per_weight = 4, .code_dtypes = {{DType::kI32}, 1}, .elements_per_code = 8,
      .scale_dtypes = {{DType::kBf16, DType::kF16, DType::kF32}, 3}, .has_global_scale = false},
 }};
+
+inline constexpr std::array<FormatInfo, kNumPlannedFormats> kPlannedFormats = {{
+    {.format = Format::kFp8E4m3Block32x32, .name = "fp8_block32x32", .block_shape = {32, 32},
+     .bits_per_weight = 8, .code_dtypes = {{DType::kF8E4m3}, 1}, .elements_per_code = 1,
+     .scale_dtypes = {{DType::kF8E8m0, DType::kF32}, 2}, .has_global_scale = false},
+    {.format = Format::kFp8E4m3Tensor, .name = "fp8_tensor",
+     .block_shape = {kWholeAxis, kWholeAxis}, .bits_per_weight = 8,
+     .code_dtypes = {{DType::kF8E4m3}, 1}, .elements_per_code = 1,
+     .scale_dtypes = {{DType::kF32, DType::kBf16}, 2}, .has_global_scale = false},
+    {.format = Format::kFp8E4m3Channel, .name = "fp8_channel", .block_shape = {1, kWholeAxis},
+     .bits_per_weight = 8, .code_dtypes = {{DType::kF8E4m3}, 1}, .elements_per_code = 1,
+     .scale_dtypes = {{DType::kF32, DType::kBf16}, 2}, .has_global_scale = false},
+    {.format = Format::kMxfp8, .name = "mxfp8", .block_shape = {1, 32}, .bits_per_weight = 8,
+     .code_dtypes = {{DType::kF8E4m3}, 1}, .elements_per_code = 1,
+     .scale_dtypes = {{DType::kF8E8m0}, 1}, .has_global_scale = false},
+    {.format = Format::kInt4Group128, .name = "int4_g128", .block_shape = {1, 128},
+     .bits_per_weight = 4, .code_dtypes = {{DType::kI32}, 1}, .elements_per_code = 8,
+     .scale_dtypes = {{DType::kBf16, DType::kF16, DType::kF32}, 3}, .has_global_scale = false},
+    {.format = Format::kInt8Channel, .name = "int8", .block_shape = {1, kWholeAxis},
+     .bits_per_weight = 8, .code_dtypes = {{DType::kI8}, 1}, .elements_per_code = 1,
+     .scale_dtypes = {{DType::kF32, DType::kBf16, DType::kF16}, 3}, .has_global_scale = false},
+}};
 // clang-format on
 
+constexpr bool has_codec(Format format) { return static_cast<int32_t>(format) < kNumFormats; }
+
 constexpr const FormatInfo& format_info(Format format) {
-  return kFormats[static_cast<size_t>(format)];
+  const auto index = static_cast<size_t>(format);
+  return has_codec(format) ? kFormats[index] : kPlannedFormats[index - kFormats.size()];
 }
 constexpr std::string_view format_name(Format format) { return format_info(format).name; }
 
 constexpr std::optional<Format> format_from_name(std::string_view name) {
   for (const FormatInfo& info : kFormats) {
+    if (info.name == name) return info.format;
+  }
+  for (const FormatInfo& info : kPlannedFormats) {
     if (info.name == name) return info.format;
   }
   return std::nullopt;
@@ -109,7 +148,7 @@ constexpr std::optional<Format> format_from_name(std::string_view name) {
 // is 1 there.
 constexpr int64_t k_multiple(Format format) {
   const FormatInfo& info = format_info(format);
-  return info.block_shape.n == 1 ? info.block_shape.k : 1;
+  return info.block_shape.n == 1 && info.block_shape.k != kWholeAxis ? info.block_shape.k : 1;
 }
 
 // Shape of the stored codes and scales of a logical [n, k] weight; k must be a multiple of

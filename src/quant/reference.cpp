@@ -66,6 +66,13 @@ void store_code(QuantizedWeight& weight, int64_t index, float value) {
       return write_nibble(f32_to_e2m1(value));
     case Format::kInt4Group32:
       return write_nibble(f32_to_int4(value));
+    case Format::kFp8E4m3Block32x32:
+    case Format::kFp8E4m3Tensor:
+    case Format::kFp8E4m3Channel:
+    case Format::kMxfp8:
+    case Format::kInt4Group128:
+    case Format::kInt8Channel:
+      CHECK(false) << format_name(weight.format);
   }
 }
 
@@ -84,6 +91,12 @@ float ideal_scale(Format format, float amax, float global_scale) {
     case Format::kF32:
     case Format::kBf16:
     case Format::kF16:
+    case Format::kFp8E4m3Block32x32:
+    case Format::kFp8E4m3Tensor:
+    case Format::kFp8E4m3Channel:
+    case Format::kMxfp8:
+    case Format::kInt4Group128:
+    case Format::kInt8Channel:
       break;
   }
   return 1.0f;
@@ -136,6 +149,13 @@ float code_value(Format format, const void* row, int64_t j) {
       return e2m1_to_f32(packed_nibble(bytes, j));
     case Format::kInt4Group32:
       return static_cast<float>(int4_to_int(packed_nibble(bytes, j)));
+    case Format::kFp8E4m3Block32x32:
+    case Format::kFp8E4m3Tensor:
+    case Format::kFp8E4m3Channel:
+    case Format::kMxfp8:
+    case Format::kInt4Group128:
+    case Format::kInt8Channel:
+      CHECK(false) << format_name(format);
   }
   return 0;
 }

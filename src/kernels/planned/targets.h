@@ -1,0 +1,23 @@
+// The GPU generations that CUDA kernels are planned for. Each is an explicit range: a GPU outside
+// of all of them is refused, never taken for the newest known. Source of what they multiply in:
+// spec "quantization" 3.1 and 3.2, "kernels" 1.1.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace nibble::kernels {
+
+// A100, RTX 30, Orin: BF16 and INT8 mma. FP8 and 4-bit weights are widened in registers.
+inline constexpr Target kSm80 = {.kind = device::DeviceKind::kCuda, .sm_min = 80, .sm_max = 87};
+// L4, L40, RTX 40: FP8 mma.
+inline constexpr Target kSm89 = {.kind = device::DeviceKind::kCuda, .sm_min = 89, .sm_max = 89};
+// H100, H200 (sm_90a): wgmma. FP4 codes are expanded to E4M3, exactly.
+inline constexpr Target kSm90 = {.kind = device::DeviceKind::kCuda, .sm_min = 90, .sm_max = 90};
+// B200, B300 (sm_100a, sm_103a): tcgen05 with block scales.
+inline constexpr Target kSm100 = {.kind = device::DeviceKind::kCuda, .sm_min = 100, .sm_max = 103};
+// Thor (sm_110a): tcgen05 as well.
+inline constexpr Target kSm110 = {.kind = device::DeviceKind::kCuda, .sm_min = 110, .sm_max = 110};
+// RTX 50, RTX PRO 6000, GB10 (sm_120f): mma.sync with block scales, 99 KiB of shared memory.
+inline constexpr Target kSm120 = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
+
+}  // namespace nibble::kernels
