@@ -18,5 +18,16 @@ TEST(Hash, DependsOnEveryByteAndTheSeed) {
   EXPECT_NE(hash_bytes(bytes_of("abc"), 1), hash_bytes(bytes_of("abc"), 2));
 }
 
+TEST(HashStream, EqualsTheHashOfTheWhole) {
+  const std::string_view text = "a text that arrives in three pieces";
+  HashStream stream;
+  for (const std::string_view piece : {text.substr(0, 1), text.substr(1, 20), text.substr(21)}) {
+    stream.update(bytes_of(piece));
+  }
+  EXPECT_EQ(stream.digest(), hash_bytes(bytes_of(text)));
+  stream.reset();
+  EXPECT_EQ(stream.digest(), hash_bytes({}));
+}
+
 }  // namespace
 }  // namespace nibble
