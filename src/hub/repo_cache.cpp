@@ -1,0 +1,200 @@
+#include "hub/repo_cache.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "hub/digest.h"
+#include "hub/disk.h"
+#include "hub/errors.h"
+
+namespace nibble::hub {
+namespace {
+
+constexpr const char* kPrivateFolder = ".nibble";  // beside blobs/, refs/ and snapshots/
+constexpr std::string_view kPartialSuffix = ".nibble.incomplete";
+constexpr std::string_view kJournalSuffix = ".nibble.journal";
+
+std::string folder_name(const RepoId& repo) {
+  std::string name = "models--" + repo.name;
+  const size_t slash = name.find('/');
+  if (slash != std::string::npos) name.replace(slash, 1, "--");
+  return name;
+}
+
+// Creates the directories of `relative` below `base`, none of which may be a link to elsewhere.
+Result<void> make_plain_directories(const Path& base, const Path& relative) {
+  Path at = base;
+  for (const Path& part : relative) {
+    at /= part;
+    if (::mkdir(at.c_str(), 0777) != 0 && errno != EEXIST)
+      return disk_fault(at, "create the directory");
+    struct stat info = {};
+    if (::lstat(at.c_str(), &info) != 0) return disk_fault(at, "stat");
+    if (!S_ISDIR(info.st_mode)) {
+      return disk_error(at.string() +
+                        ": is no directory, expected one. Move it away and try again.");
+    }
+  }
+  return {};
+}
+
+// "../" for each directory between a snapshot's file and the repository's root.
+Path blob_link(const RepoFile& file) {
+  std::string text = "../../";
+  for (const char c : file.path) {
+    if (c == '/') text += "../";
+  }
+  return text + "blobs/" + file.etag;
+}
+
+bool has_suffix(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+CacheUse measure_repo(const Path& root) {
+  CacheUse use{.root = root};
+  std::error_code fault;
+  for (auto it = std::filesystem::directory_iterator(root / "blobs", fault);
+       !fault && it != std::filesystem::directory_iterator();
+       it.increment(fault)) {
+    struct stat info = {};
+    if (::lstat(it->path().c_str(), &info) != 0) continue;
+    const int64_t bytes = static_cast<int64_t>(info.st_blocks) * 512;
+    use.bytes += bytes;
+    if (has_suffix(it->path().string(), ".incomplete")) use.partial_bytes += bytes;
+  }
+  return use;
+}
+
+}  // namespace
+
+RepoCache::RepoCache(Path cache_dir, const RepoId& repo)
+    : cache_dir_(std::move(cache_dir)), folder_(folder_name(repo)), root_(cache_dir_ / folder_) {}
+
+Path RepoCache::blob(std::string_view etag) const { return blobs() / etag; }
+
+Path RepoCache::partial(std::string_view etag) const {
+  return blobs() / fmt::format("{}{}", etag, kPartialSuffix);
+}
+
+Path RepoCache::journal(std::string_view etag) const {
+  return blobs() / fmt::format("{}{}", etag, kJournalSuffix);
+}
+
+Path RepoCache::record(std::string_view etag) const {
+  return root_ / kPrivateFolder / fmt::format("{}.json", etag);
+}
+
+Path RepoCache::lock(std::string_view etag) const {
+  return cache_dir_ / ".locks" / folder_ / fmt::format("{}.lock", etag);
+}
+
+Path RepoCache::snapshot(std::string_view commit) const { return root_ / "snapshots" / commit; }
+
+Result<void> RepoCache::create_directories() const {
+  TRY(make_directories(blobs()));
+  TRY(make_directories(root_ / "refs"));
+  TRY(make_directories(root_ / "snapshots"));
+  TRY(make_directories(root_ / kPrivateFolder));
+  return make_directories(cache_dir_ / ".locks" / folder_);
+}
+
+Result<std::optional<std::string>> RepoCache::read_ref(const std::string& revision) const {
+  const Path path = root_ / "refs" / revision;
+  Result<std::string> text = read_file(path, 4096);
+  if (!text.ok()) {
+    if (text.error().code == Errc::kNotFound) return std::optional<std::string>();
+    return disk_error(text.error().message);
+  }
+  while (!text->empty() && (text->back() == '\n' || text->back() == ' ')) text->pop_back();
+  if (!is_commit(*text)) {
+    return integrity_error(path.string() +
+                           ": holds no commit of 40 hexadecimal digits. Remove it.");
+  }
+  return std::optional<std::string>(std::move(text).value());
+}
+
+Result<void> RepoCache::write_ref(const std::string& revision, const std::string& commit) const {
+  const Path relative(revision);
+  TRY(make_plain_directories(root_ / "refs", relative.parent_path()));
+  return write_atomically(root_ / "refs" / relative, commit);
+}
+
+Result<void> RepoCache::link_file(const std::string& commit, const RepoFile& file) const {
+  TRY(make_plain_directories(root_ / "snapshots", commit));
+  const Path relative(file.path);
+  TRY(make_plain_directories(snapshot(commit), relative.parent_path()));
+  const Path path = snapshot(commit) / relative;
+  const Path target = blob_link(file);
+  std::error_code fault;
+  if (std::filesystem::read_symlink(path, fault) == target && !fault) return {};
+  // A new link is renamed over the old one, so that a reader always finds the file.
+  Path temporary = path;
+  temporary += fmt::format(".{}", ::getpid());
+  TRY(remove_file(temporary));
+  // File systems without symbolic links mostly have hard ones.
+  if (::symlink(target.c_str(), temporary.c_str()) != 0 &&
+      ::link(blob(file.etag).c_str(), temporary.c_str()) != 0) {
+    return disk_fault(path, "create the link");
+  }
+  return rename_file(temporary, path);
+}
+
+Result<std::vector<RepoFile>> RepoCache::snapshot_files(const std::string& commit) const {
+  std::vector<RepoFile> files;
+  const Path base = snapshot(commit);
+  std::error_code fault;
+  for (auto it = std::filesystem::recursive_directory_iterator(base, fault);
+       !fault && it != std::filesystem::recursive_directory_iterator();
+       it.increment(fault)) {
+    std::error_code link_fault;
+    const Path target = std::filesystem::read_symlink(it->path(), link_fault);
+    if (link_fault) continue;
+    RepoFile file{it->path().lexically_relative(base).string(), 0, target.filename().string()};
+    if (!is_blob_name(file.etag) || target != blob_link(file)) continue;
+    struct stat info = {};
+    file.size = ::stat(it->path().c_str(), &info) == 0 ? static_cast<int64_t>(info.st_size) : -1;
+    files.push_back(std::move(file));
+  }
+  if (fault) {
+    errno = fault.value();
+    return disk_fault(base, "list");
+  }
+  std::sort(files.begin(), files.end(), [](const RepoFile& a, const RepoFile& b) {
+    return a.path < b.path;
+  });
+  return files;
+}
+
+std::optional<Path> record_of_snapshot_file(const Path& file) {
+  std::error_code fault;
+  const Path blob = std::filesystem::canonical(file, fault);
+  if (fault || blob.parent_path().filename() != "blobs" ||
+      !is_blob_name(blob.filename().string())) {
+    return std::nullopt;
+  }
+  return blob.parent_path().parent_path() / kPrivateFolder / (blob.filename().string() + ".json");
+}
+
+std::vector<CacheUse> measure_cache(const Path& cache_dir) {
+  std::vector<CacheUse> uses;
+  std::error_code fault;
+  for (auto it = std::filesystem::directory_iterator(cache_dir, fault);
+       !fault && it != std::filesystem::directory_iterator();
+       it.increment(fault)) {
+    if (it->path().filename().string().find("--") == std::string::npos) continue;
+    CacheUse use = measure_repo(it->path());
+    if (use.bytes > 0) uses.push_back(std::move(use));
+  }
+  std::sort(uses.begin(), uses.end(), [](const CacheUse& a, const CacheUse& b) {
+    return a.bytes > b.bytes;
+  });
+  return uses;
+}
+
+}  // namespace nibble::hub

@@ -1,0 +1,63 @@
+// Paths of one repository in the cache that all hub tools share: blobs by hash, snapshots of
+// relative links, refs. What only this program writes has names that the others pass over.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/result.h"
+#include "hub/repo.h"
+
+namespace nibble::hub {
+
+class RepoCache final {
+ public:
+  RepoCache(Path cache_dir, const RepoId& repo);
+
+  const Path& root() const { return root_; }  // CACHE/models--org--name
+  Path blobs() const { return root_ / "blobs"; }
+  Path blob(std::string_view etag) const;
+  // A blob on its way, and which of its blocks are there.
+  Path partial(std::string_view etag) const;
+  Path journal(std::string_view etag) const;
+  // Our own knowledge of a verified blob: see BlobRecord.
+  Path record(std::string_view etag) const;
+  Path lock(std::string_view etag) const;
+  Path snapshot(std::string_view commit) const;
+
+  Result<void> create_directories() const;
+
+  // The commit that refs/REVISION names, or nullopt.
+  Result<std::optional<std::string>> read_ref(const std::string& revision) const;
+  Result<void> write_ref(const std::string& revision, const std::string& commit) const;
+
+  // Makes snapshots/COMMIT/PATH a relative link to the blob, replacing what is there.
+  Result<void> link_file(const std::string& commit, const RepoFile& file) const;
+
+  // The files of a snapshot, sorted, with the sizes and hashes that their links name. Things that
+  // are no links into blobs/ are left out.
+  Result<std::vector<RepoFile>> snapshot_files(const std::string& commit) const;
+
+ private:
+  Path cache_dir_;
+  std::string folder_;  // models--org--name
+  Path root_;
+};
+
+// The record of the blob that a file of a snapshot links to; nullopt for any other file.
+std::optional<Path> record_of_snapshot_file(const Path& file);
+
+struct CacheUse {
+  Path root;
+  int64_t bytes = 0;          // allocated below blobs/
+  int64_t partial_bytes = 0;  // of these, in downloads that have not ended
+};
+
+// What the cache holds, largest first. Unreadable parts are left out.
+std::vector<CacheUse> measure_cache(const Path& cache_dir);
+
+}  // namespace nibble::hub
