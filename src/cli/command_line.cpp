@@ -341,6 +341,45 @@ void add_check(CLI::App& root, CheckFlags& flags) {
   add_model(app, flags.model);
 }
 
+void add_pull(CLI::App& root, PullFlags& flags) {
+  CLI::App& app = *root.add_subcommand(
+      "pull", "Download a model into the hub cache, verified and resumable; prints its directory");
+  app.add_option("repo", flags.repo, "org/name[@revision] or a URL")->required()->type_name("REPO");
+  app.add_option("--include", flags.include, "Only files that match; may be repeated")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  app.add_option("--exclude", flags.exclude, "No files that match; may be repeated")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  app.add_flag(
+      "--verify", flags.verify, "Read what is in the cache already, and repair what is damaged");
+  app.add_option("--cache-dir", flags.cache_dir, "The cache; default: HF_HUB_CACHE, HF_HOME/hub")
+      ->type_name("DIR");
+  const char* group = "Network";
+  app.add_option("--connections", flags.connections, "Ranges fetched at a time")
+      ->check(range(1, 64))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--attempts", flags.attempts, "Attempts in a row that may bring nothing")
+      ->check(range(1, 1000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--retry-delay-ms", flags.retry_delay_ms, "First wait between attempts; doubles")
+      ->check(range(0, 60'000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--stall-timeout",
+         flags.stall_timeout,
+         "Seconds below 1 kB/s before a connection is cut; default: HF_HUB_DOWNLOAD_TIMEOUT, 30")
+      ->check(range(1, 86'400))
+      ->type_name("N")
+      ->group(group);
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -362,6 +401,7 @@ struct AllFlags {
   TokenizeFlags tokenize;
   LogitsFlags logits;
   CheckFlags check;
+  PullFlags pull;
   DemoFlags demo;
 };
 
@@ -372,6 +412,7 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("tokenize")) return flags.tokenize;
   if (app.got_subcommand("logits")) return flags.logits;
   if (app.got_subcommand("check")) return flags.check;
+  if (app.got_subcommand("pull")) return flags.pull;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
 }
@@ -410,6 +451,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_tokenize(app, flags.tokenize);
   add_logits(app, flags.logits);
   add_check(app, flags.check);
+  add_pull(app, flags.pull);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());

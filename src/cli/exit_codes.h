@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "hub/errors.h"
 
 namespace nibble::cli {
 
@@ -15,6 +16,7 @@ inline constexpr int kExitNotFound = 4;
 inline constexpr int kExitDataLoss = 5;
 inline constexpr int kExitExhausted = 6;
 inline constexpr int kExitUnavailable = 7;
+inline constexpr int kExitDenied = 8;
 inline constexpr int kExitInterrupted = 130;  // what shells report for SIGINT
 
 struct ExitCode {
@@ -31,6 +33,7 @@ inline constexpr ExitCode kExitCodes[] = {
     {kExitDataLoss, "damaged or contradictory files"},
     {kExitExhausted, "out of memory, disk or another limit"},
     {kExitUnavailable, "not ready, or the network failed"},
+    {kExitDenied, "the hub denied access: token or rights"},
     {kExitInterrupted, "interrupted"},
 };
 
@@ -54,6 +57,10 @@ constexpr int exit_code(Errc code) {
       return kExitInternal;
   }
   return kExitInternal;
+}
+
+inline int exit_code(const Error& error) {
+  return error.reason == hub::kReasonAuth ? kExitDenied : exit_code(error.code);
 }
 
 }  // namespace nibble::cli

@@ -106,6 +106,18 @@ struct CheckFlags {
   ModelFlags model;
 };
 
+struct PullFlags {
+  std::string repo;
+  std::vector<std::string> include;
+  std::vector<std::string> exclude;
+  bool verify = false;
+  std::optional<Path> cache_dir;
+  int32_t connections = 8;
+  int32_t attempts = 6;
+  int32_t retry_delay_ms = 500;
+  std::optional<int32_t> stall_timeout;  // seconds
+};
+
 struct VersionFlags {};
 
 using Command = std::variant<GenerateFlags,
@@ -114,6 +126,7 @@ using Command = std::variant<GenerateFlags,
                              TokenizeFlags,
                              LogitsFlags,
                              CheckFlags,
+                             PullFlags,
                              DemoFlags,
                              VersionFlags>;
 

@@ -15,6 +15,7 @@ struct Runner {
   Result<void> operator()(const TokenizeFlags& flags) const { return run_tokenize(flags); }
   Result<void> operator()(const LogitsFlags& flags) const { return run_logits(flags); }
   Result<void> operator()(const CheckFlags& flags) const { return run_check(flags); }
+  Result<void> operator()(const PullFlags& flags) const { return run_pull(flags); }
   Result<void> operator()(const DemoFlags& flags) const { return run_demo(flags); }
   Result<void> operator()(const VersionFlags&) const {
     return write_output(std::string(version_text()) + '\n');
@@ -34,7 +35,7 @@ int run(int argc, const char* const* argv) {
   const Result<void> result = parse_and_run(argc, argv);
   if (result.ok()) return kExitOk;
   print_error(result.error());
-  return exit_code(result.error().code);
+  return exit_code(result.error());
 }
 
 }  // namespace nibble::cli

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "golden/golden_testing.h"
@@ -63,28 +61,6 @@ std::string case_name(const testing::TestParamInfo<Case>& param) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, SmallModel, testing::ValuesIn(all_cases()), case_name);
-
-// odd_sizes: no dimension that a kernel would like (3 streams, 6 heads of 40, 5 experts), no swiglu
-// clamp, an MTP layer, ratio 4 first. Expected logits of the last 100 positions by an independent
-// f32 implementation of the specification.
-class OddSizes : public testing::TestWithParam<int32_t> {};
-
-TEST_P(OddSizes, GivesTheStoredLogitsAndDrafts) {
-  const Vectors vectors(golden_dir("odd_sizes") / "expected.safetensors");
-  const Loaded loaded = load(golden_dir("odd_sizes"));
-  const RunResult result =
-      Sequence(*loaded.model).run(vectors.ids("ids"), {.chunk = GetParam(), .mtp = true});
-  for (const auto& [actual, name] :
-       {std::pair(&result.logits, "logits"), {&result.mtp_logits, "mtp_logits"}}) {
-    const Rows expected = vectors.rows(name);
-    const size_t count = expected.values.size();
-    EXPECT_LE(max_difference(std::span(actual->values).last(count), expected.values),
-              kLogitTolerance)
-        << name;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Goldens, OddSizes, testing::Values(0, 1, 3, 64, 127));
 
 }  // namespace
 }  // namespace nibble::golden
