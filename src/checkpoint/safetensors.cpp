@@ -81,11 +81,14 @@ Result<DType> read_dtype(const json::Object& entry, const Place& place) {
     return place.damaged(fmt::format("dtype is {}, expected a string", display_value(*value)));
   const std::optional<DType> dtype = dtype_from_name(*name);
   if (!dtype) {
-    return place.unreadable(fmt::format("dtype {}, expected one of BOOL, U8, I8, I16, U16, I32, "
-                                        "U32, I64, U64, F16, BF16, F32, F64, "
-                                        "F8_E4M3, F8_E5M2, F8_E8M0",
-                                        display_name(*name)),
-                            "Convert the checkpoint to one of these.");
+    Error error =
+        place.unreadable(fmt::format("dtype {}, expected one of BOOL, U8, I8, I16, U16, I32, "
+                                     "U32, I64, U64, F16, BF16, F32, F64, "
+                                     "F8_E4M3, F8_E5M2, F8_E8M0",
+                                     display_name(*name)),
+                         "Convert the checkpoint to one of these.");
+    error.reason = kUnknownDtypeReason;
+    return error;
   }
   return *dtype;
 }
@@ -165,6 +168,12 @@ Result<std::vector<std::pair<std::string, std::string>>> read_metadata(const jso
   return metadata;
 }
 
+Error truncated(std::string message) {
+  Error error = data_loss(std::move(message));
+  error.reason = kTruncatedReason;
+  return error;
+}
+
 // `tensors` is sorted by begin.
 Result<void> check_coverage(const SafetensorsHeader& header,
                             int64_t file_size,
@@ -182,7 +191,7 @@ Result<void> check_coverage(const SafetensorsHeader& header,
     expected = tensor.end;
   }
   if (file_size < expected) {
-    return data_loss(
+    return truncated(
         fmt::format("{}: file of {} bytes, expected {}: its header describes {} more. The download "
                     "is incomplete; "
                     "delete this file and fetch it again.",
@@ -237,10 +246,13 @@ Result<int64_t> safetensors_prefix_bytes(std::span<const std::byte> first_bytes,
                     kMaxHeaderBytes));
   }
   if (length > file_size - kLengthBytes) {
-    return place.damaged(fmt::format("header of {} bytes in a file of {}, expected at most {}",
-                                     length,
-                                     file_size,
-                                     file_size - 8));
+    return truncated(
+        fmt::format("{}: header of {} bytes in a file of {}, expected at most {}. The "
+                    "download is incomplete; delete this file and fetch it again.",
+                    display_name(file_name),
+                    length,
+                    file_size,
+                    file_size - 8));
   }
   return kLengthBytes + length;
 }

@@ -21,6 +21,10 @@ namespace nibble::checkpoint {
 // 25 MB: the largest known header (145,116 tensors) has 18 MB.
 inline constexpr int64_t kMaxHeaderBytes = 25'000'000;
 
+// Error::reason of the faults that plans tell apart (spec "quantization" 4.2).
+inline constexpr const char* kTruncatedReason = "Q-F1";
+inline constexpr const char* kUnknownDtypeReason = "Q-F4";
+
 struct StoredTensor {
   TensorMeta meta;
   int64_t begin = 0;  // byte range in the file
