@@ -70,10 +70,10 @@ class ThreadPool::Impl final {
 
   int32_t num_threads() const { return num_threads_; }
 
-  std::byte* scratch(int64_t num_bytes) {
+  Result<std::byte*> scratch(int64_t num_bytes) {
     if (num_bytes > scratch_.num_bytes()) {
       scratch_ = {};  // before the new one, so that both never exist at once
-      scratch_ = Buffer::allocate(num_bytes).value();
+      TRY_ASSIGN(scratch_, Buffer::allocate(num_bytes));
     }
     return scratch_.data();
   }
@@ -158,7 +158,7 @@ ThreadPool::ThreadPool(const Options& options) : impl_(std::make_unique<Impl>(op
 ThreadPool::~ThreadPool() = default;
 
 int32_t ThreadPool::num_threads() const { return impl_->num_threads(); }
-std::byte* ThreadPool::scratch(int64_t num_bytes) { return impl_->scratch(num_bytes); }
+Result<std::byte*> ThreadPool::scratch(int64_t num_bytes) { return impl_->scratch(num_bytes); }
 void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {
   impl_->run(num_tasks, fn, context);
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/result.h"
+
 namespace nibble::device {
 
 class ThreadPool final {
@@ -24,8 +26,8 @@ class ThreadPool final {
 
   // Working memory of the launch in progress: at least num_bytes, aligned to 64 bytes,
   // uninitialised. The next call invalidates it. Grows to the largest request and keeps that. Not
-  // to be called from inside a task.
-  std::byte* scratch(int64_t num_bytes);
+  // to be called from inside a task. kExhausted when the system refuses.
+  Result<std::byte*> scratch(int64_t num_bytes);
 
   // Calls fn(task) once for each task in [0, num_tasks), on all threads including the caller's, and
   // returns when all are done. Which thread runs which task is not specified, so results must not

@@ -83,12 +83,14 @@ TEST(ThreadPool, DefaultsToTheCoresOfThisProcess) {
 
 TEST(ThreadPool, ScratchGrowsAndStays) {
   ThreadPool pool({.num_threads = 2});
-  std::byte* const first = pool.scratch(1000);
+  std::byte* const first = pool.scratch(1000).value();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
-  EXPECT_EQ(pool.scratch(10), first);
-  std::byte* const grown = pool.scratch(1 << 20);
+  EXPECT_EQ(*pool.scratch(10), first);
+  std::byte* const grown = pool.scratch(1 << 20).value();
   grown[(1 << 20) - 1] = std::byte{1};
-  EXPECT_EQ(pool.scratch(1 << 20), grown);
+  EXPECT_EQ(*pool.scratch(1 << 20), grown);
+  EXPECT_EQ(pool.scratch(INT64_MAX).error().code, Errc::kExhausted);
+  EXPECT_TRUE(pool.scratch(64).ok());
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ Result<void> run_grouped_matmul(const GroupedMatMulArgs& args,
   const auto chunk_size = static_cast<int64_t>(sizeof(TokenChunk));
   const int64_t chunk_bytes = round_up(max_chunks * chunk_size, kCacheLine);
   const int64_t padded_k = interleaved_padded_k(work.weights->k);
-  std::byte* const scratch =
-      pool.scratch(chunk_bytes + work.num_positions * padded_k * code.input_bytes);
+  TRY_ASSIGN(std::byte* const scratch,
+             pool.scratch(chunk_bytes + work.num_positions * padded_k * code.input_bytes));
   auto* const chunks = reinterpret_cast<TokenChunk*>(scratch);
   TokenChunk* end = chunks;
   for (int32_t group = 0; group < num_groups; ++group) {
