@@ -43,7 +43,14 @@ float store_scale(QuantizedWeight& weight, int64_t index, float scale) {
   return 1;
 }
 
-void store_code(QuantizedWeight& weight, int64_t index, float value) {
+// FP4 weights have the sign of w < 0: -0.0 gives code 0, a negative that rounds to zero gives 8.
+uint8_t e2m1_weight_code(float w, float scale) {
+  return static_cast<uint8_t>(f32_to_e2m1(std::fabs(w) / scale) | (w < 0 ? 8 : 0));
+}
+
+void store_code(QuantizedWeight& weight, int64_t index, float w, float scale) {
+  const float value = w / scale;
+
   const auto write = [&](auto stored) {
     std::memcpy(
         weight.codes.data() + static_cast<size_t>(index) * sizeof(stored), &stored, sizeof(stored));
@@ -63,7 +70,7 @@ void store_code(QuantizedWeight& weight, int64_t index, float value) {
       return write(f32_to_e4m3(value));
     case Format::kMxfp4:
     case Format::kNvfp4:
-      return write_nibble(f32_to_e2m1(value));
+      return write_nibble(e2m1_weight_code(w, scale));
     case Format::kInt4Group32:
       return write_nibble(f32_to_int4(value));
     case Format::kFp8E4m3Block32x32:
@@ -126,7 +133,7 @@ void encode_block(QuantizedWeight& weight,
   for (int64_t i = block.row_begin; i < block.row_end; ++i) {
     for (int64_t j = block.column_begin; j < block.column_end; ++j) {
       const int64_t index = i * weight.k + j;
-      store_code(weight, index, w[static_cast<size_t>(index)] / scale);
+      store_code(weight, index, w[static_cast<size_t>(index)], scale);
     }
   }
 }
@@ -222,8 +229,14 @@ uint8_t mxfp4_scale_code(float amax, MxScaleRule rule) {
   return static_cast<uint8_t>(std::clamp(exponent + 127, 0, 254));
 }
 
-QuantizedWeight quantize(
-    Format format, std::span<const float> w, int64_t n, int64_t k, DType scale_dtype) {
+float nvfp4_global_scale(float amax) { return amax == 0 ? 1.0f : amax / (kE2m1Max * kE4m3Max); }
+
+QuantizedWeight quantize(Format format,
+                         std::span<const float> w,
+                         int64_t n,
+                         int64_t k,
+                         DType scale_dtype,
+                         std::optional<float> global_scale) {
   const FormatInfo& info = format_info(format);
   CHECK(static_cast<int64_t>(w.size()) == n * k) << w.size();
   CHECK(k % k_multiple(format) == 0) << k;
@@ -239,8 +252,8 @@ QuantizedWeight quantize(
   const Shape blocks = scale_shape(format, n, k);
   weight.scales.resize(static_cast<size_t>(blocks.num_elements() * dtype_size(scale_dtype)));
   if (info.has_global_scale) {
-    const float amax = block_amax(w, k, whole);
-    weight.global_scale = amax == 0 ? 1.0f : amax / (kE2m1Max * kE4m3Max);
+    weight.global_scale =
+        global_scale ? *global_scale : nvfp4_global_scale(block_amax(w, k, whole));
   }
   for (int64_t bi = 0; bi < blocks[0]; ++bi) {
     for (int64_t bj = 0; bj < blocks[1]; ++bj) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,12 +48,21 @@ enum class MxScaleRule : uint8_t { kFloor, kCeil, kEven };
 // kE8m0One.
 uint8_t mxfp4_scale_code(float amax, MxScaleRule rule);
 
+// The global scale of an NVFP4 tensor with largest magnitude `amax`: amax / 2688, 1 for zeros.
+float nvfp4_global_scale(float amax);
+
 // Encodes w [n, k] row-major. `scale_dtype` must be one of the format's; k a multiple of
 // k_multiple(format). Scales: FP8 amax / 448 per block, rounded up to a power of two for E8M0;
 // MXFP4 by MxScaleRule::kCeil; NVFP4 as ModelOpt (global amax / 2688, group scale rounded before
-// use); INT4 amax / 7.5 per group.
-QuantizedWeight quantize(
-    Format format, std::span<const float> w, int64_t n, int64_t k, DType scale_dtype);
+// use); INT4 amax / 7.5 per group. FP4 codes have the sign of w < 0, so -0.0 gives code 0 and a
+// negative that rounds to zero gives code 8; FP8 keeps -0. `global_scale` replaces NVFP4's own,
+// for parts of a matrix and for matrices that share one.
+QuantizedWeight quantize(Format format,
+                         std::span<const float> w,
+                         int64_t n,
+                         int64_t k,
+                         DType scale_dtype,
+                         std::optional<float> global_scale = std::nullopt);
 // With the usual scale dtype of the format.
 QuantizedWeight quantize(Format format, std::span<const float> w, int64_t n, int64_t k);
 
