@@ -6,6 +6,8 @@
 #include <charconv>
 #include <utility>
 
+#include "models/deepseek_v4/module_tensors.h"
+
 namespace nibble::models::deepseek_v4 {
 namespace {
 
@@ -123,8 +125,14 @@ std::string original_name(std::string_view stored) {
   std::string_view suffix;
   if (take_suffix(module, ".weight_scale_inv")) {
     suffix = ".scale";
-  } else if (take_suffix(module, ".weight")) {
-    suffix = ".weight";
+  } else if (const auto split = split_module_tensor_name(stored)) {
+    module = split->module;
+    suffix = stored.substr(module.size());
+    // "attn_hc.scale" is a tensor of its own, not the scale of a weight.
+    if (split->part == ModulePart::kScale && suffix == ".scale") {
+      module = stored;
+      suffix = {};
+    }
   }
   const std::optional<std::string> found = original_module(module);
   return found.value_or(std::string(module)).append(suffix);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "models/deepseek_v4/module_tensors.h"
 #include "models/deepseek_v4/tensor_names.h"
 #include "quant/numeric.h"
 #include "quant/weight_view.h"
@@ -128,10 +129,33 @@ Result<const WeightMap::Entry*> WeightMap::require_shape(const std::string& name
                                shape.to_string()));
 }
 
+const WeightMap::Entry* WeightMap::claim_part(const std::string& module, ModulePart part) {
+  for (const ModulePartSuffix& entry : kModulePartSuffixes) {
+    if (entry.part != part) continue;
+    if (const Entry* found = claim(module + std::string(entry.suffix))) return found;
+  }
+  return nullptr;
+}
+
+Result<std::optional<float>> WeightMap::global_scale(const std::string& module) {
+  for (const ModulePart part : {ModulePart::kGlobalMultiplier, ModulePart::kGlobalDivisor}) {
+    const Entry* entry = claim_part(module, part);
+    if (entry == nullptr) continue;
+    TRY_ASSIGN(const float scale, read_global_scale(part, entry->view, entry->stored_name));
+    return std::optional(scale);
+  }
+  return std::optional<float>();
+}
+
 Result<kernels::WeightRows> WeightMap::matrix(const std::string& module, int64_t n, int64_t k) {
-  TRY_ASSIGN(const Entry* weight,
-             require(module + ".weight", fmt::format("a weight of logical shape [{}, {}]", n, k)));
-  const Entry* scale = claim(module + ".scale");
+  const Entry* weight = claim_part(module, ModulePart::kWeight);
+  if (weight == nullptr) {
+    TRY_ASSIGN(
+        weight,
+        require(module + ".weight", fmt::format("a weight of logical shape [{}, {}]", n, k)));
+  }
+  const Entry* scale = claim_part(module, ModulePart::kScale);
+  TRY_ASSIGN(const std::optional<float> global, global_scale(module));
   const std::string expected_scale_name = module + ".scale";
   const std::string_view scale_name = scale == nullptr ? expected_scale_name : scale->stored_name;
   TRY_ASSIGN(const quant::WeightView view,
@@ -139,7 +163,12 @@ Result<kernels::WeightRows> WeightMap::matrix(const std::string& module, int64_t
                  {.name = weight->stored_name,
                   .weight = weight->view,
                   .scale_name = scale_name,
-                  .scale = scale == nullptr ? std::nullopt : std::optional(scale->view)}));
+                  .scale = scale == nullptr ? std::nullopt : std::optional(scale->view),
+                  .global_scale = global}));
+  if (const Entry* shape = claim_part(module, ModulePart::kShape)) {
+    TRY(check_stored_shape(shape->view, shape->stored_name, view.n, view.k));
+  }
+  claim_part(module, ModulePart::kInputScale);  // activations stay wider than 4 bits here
   const bool is_half = weight->half >= 0;
   if (view.k != k || view.n != (is_half ? 2 * n : n)) {
     return data_loss(

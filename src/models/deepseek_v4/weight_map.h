@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 #include "checkpoint/checkpoint.h"
 #include "device/buffer.h"
 #include "kernels/packed_weight.h"
+#include "models/deepseek_v4/module_tensors.h"
 #include "tensor/tensor_view.h"
 
 namespace nibble::models::deepseek_v4 {
@@ -25,9 +27,9 @@ class WeightMap final {
 
   bool contains(std::string_view name) const { return entries_.contains(std::string(name)); }
 
-  // The weight `module`.weight with `module`.scale, of logical shape [n, k]; the format follows
-  // from the dtypes. Names are original ones. kNotFound or kDataLoss name the tensor, its file,
-  // what was found and expected.
+  // The weight of `module` with its scales under any convention of module_tensors.h, of logical
+  // shape [n, k]; the format follows from the dtypes. Names are original ones. kNotFound or
+  // kDataLoss name the tensor, its file, what was found and expected.
   Result<kernels::WeightRows> matrix(const std::string& module, int64_t n, int64_t k);
 
   // A tensor of `shape` decoded to f32, stored as F32, BF16 or F16. kDataLoss when an element is
@@ -66,6 +68,9 @@ class WeightMap final {
   Result<void> add(std::string name, const Entry& entry);
   Result<void> add_fused(const TensorMeta& meta, const TensorView& view);
   const Entry* claim(const std::string& name);
+  const Entry* claim_part(const std::string& module, ModulePart part);
+  // The multiplier of the module's global scale; nullopt where it has none.
+  Result<std::optional<float>> global_scale(const std::string& module);
   Result<const Entry*> require(const std::string& name, std::string_view expected);
   std::string locate(const Entry& entry) const;
   Result<const Entry*> require_shape(const std::string& name, const Shape& shape);
