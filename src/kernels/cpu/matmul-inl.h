@@ -1,11 +1,11 @@
 // Matrix products on kInterleaved16 weights, compiled once per ISA inside an ISA region.
 //
 // One vector lane is one output row, so a register holds the sums of kLanes rows for one token.
-// Every output is computed in one order, whatever m, chunk or thread: along k within a group of
-// `kGroupK` values one chain of multiply-adds, then sum = group * scale + sum over ascending
-// groups. Both routines below keep that order, so they give the same bits: multiply_streaming for
-// up to four tokens decodes in registers; multiply_tiled decodes a tile of weights into the L1
-// cache and reuses it for all tokens.
+// Every output is computed in one order, whatever m, chunk or thread: along `kSumK` values of k in
+// one group one chain of multiply-adds, then sum = chain * scale + sum over ascending chains. Both
+// routines below keep that order, so they give the same bits: multiply_streaming for up to four
+// tokens decodes in registers; multiply_tiled decodes a tile of weights into the L1 cache and
+// reuses it for all tokens.
 //
 // The includer defines, before this file:
 //   struct Math: the multiply-add and its types. Vec: f32 sums. Weight: decoded weights of one
@@ -35,6 +35,13 @@ struct Geometry {
   static constexpr const quant::FormatInfo& kInfo = quant::format_info(Decoder::kFormat);
   static constexpr bool kHasScales = kInfo.has_scales();
   static constexpr int64_t kGroupK = kHasScales ? kInfo.block_shape.k : kMatMulChunkK;
+  // Values of k whose products are summed before they meet their scale. In f32, MXFP4 is summed by
+  // halves of its groups: a weight then gives the same bits as the NVFP4 one that it can be cast
+  // to without loss.
+  static constexpr int64_t kSumK =
+      Decoder::kFormat == quant::Format::kMxfp4 && Math::kStepK == 1 ? kGroupK / 2 : kGroupK;
+  static constexpr int64_t kSumSteps = kSumK / Math::kStepK;
+  static constexpr int64_t kSumsPerGroup = kGroupK / kSumK;
   static constexpr int64_t kGroupSteps = kGroupK / Math::kStepK;
   static constexpr int64_t kGroupsPerChunk = kMatMulChunkK / kGroupK;
   // Steps in one 64-byte code vector.
@@ -125,11 +132,11 @@ void multiply_streaming(const MatMulWork& work, const TokenChunk& chunk, int64_t
     for (int v = 0; v < kVectors; ++v) sums[t][v] = Math::zero();
   }
   int64_t code_offset = 0;
-  int64_t group_index = 0;
+  int64_t sum_index = 0;
   for (int64_t chunk_begin = 0; chunk_begin < num_steps; chunk_begin += kChunkSteps) {
     const int64_t steps = smaller(kChunkSteps, num_steps - chunk_begin);
-    for (int64_t begin = 0; begin < steps; begin += G::kGroupSteps, ++group_index) {
-      const int64_t end = smaller(begin + G::kGroupSteps, steps);
+    for (int64_t begin = 0; begin < steps; begin += G::kSumSteps, ++sum_index) {
+      const int64_t end = smaller(begin + G::kSumSteps, steps);
       Math::Vec group[kTokens][kVectors];
       NIBBLE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
@@ -157,7 +164,8 @@ void multiply_streaming(const MatMulWork& work, const TokenChunk& chunk, int64_t
       NIBBLE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         Math::Vec scale = Math::zero();
-        if constexpr (G::kHasScales) scale = cursor.load_group_scales(v, group_index);
+        if constexpr (G::kHasScales)
+          scale = cursor.load_group_scales(v, sum_index / G::kSumsPerGroup);
         NIBBLE_UNROLL
         for (int t = 0; t < kTokens; ++t) {
           sums[t][v] = add_group<Decoder>(sums[t][v], group[t][v], scale);
@@ -224,9 +232,9 @@ void multiply_tile(const WeightTile& tile,
   const Math::Weight* w[kVectors];
   for (int v = 0; v < kVectors; ++v) w[v] = tile.row_vector(vector + v);
   const Math::Vec* const scales = tile.scales + vector * G::kGroupsPerChunk;
-  int64_t group_index = 0;
-  for (int64_t begin = 0; begin < tile.num_steps; begin += G::kGroupSteps, ++group_index) {
-    const int64_t end = smaller(begin + G::kGroupSteps, tile.num_steps);
+  int64_t sum_index = 0;
+  for (int64_t begin = 0; begin < tile.num_steps; begin += G::kSumSteps, ++sum_index) {
+    const int64_t end = smaller(begin + G::kSumSteps, tile.num_steps);
     Math::Vec group[kVectors][kTokens];
     NIBBLE_UNROLL
     for (int v = 0; v < kVectors; ++v) {
@@ -249,7 +257,8 @@ void multiply_tile(const WeightTile& tile,
     NIBBLE_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       Math::Vec scale = Math::zero();
-      if constexpr (G::kHasScales) scale = scales[v * G::kGroupsPerChunk + group_index];
+      if constexpr (G::kHasScales)
+        scale = scales[v * G::kGroupsPerChunk + sum_index / G::kSumsPerGroup];
       NIBBLE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         Math::Vec& sum = sums[v * sum_stride + t];
