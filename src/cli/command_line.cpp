@@ -36,6 +36,11 @@ constexpr Named<device::IsaLevel> kIsaLevels[] = {
     {"avx2", device::IsaLevel::kAvx2},
     {"avx512", device::IsaLevel::kAvx512},
 };
+constexpr Named<tools::CheckpointFormat> kConvertFormats[] = {
+    {"native", tools::CheckpointFormat::kNative},
+    {"nvfp4", tools::CheckpointFormat::kNvfp4},
+    {"int4", tools::CheckpointFormat::kInt4},
+};
 constexpr Named<LogLevel> kLogLevels[] = {
     {"warning", LogLevel::kWarning},
     {"debug", LogLevel::kDebug},
@@ -380,6 +385,37 @@ void add_pull(CLI::App& root, PullFlags& flags) {
       ->group(group);
 }
 
+// How a checkpoint is written.
+void add_output(CLI::App& app, int64_t& shard_megabytes, int32_t& threads, bool& resume) {
+  app.add_flag("--resume", resume, "Continue an interrupted run of the same command");
+  app.add_option("--shard-mb", shard_megabytes, "Size of an output file, in 10^6 bytes")
+      ->check(range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--threads", threads, "CPU threads; 0: one per physical core")
+      ->check(range(0, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void add_convert(CLI::App& root, ConvertFlags& flags) {
+  CLI::App& app =
+      *root.add_subcommand("convert", "Write a checkpoint again in another weight format");
+  app.add_option("in", flags.in, "Directory of a checkpoint; never written to")
+      ->required()
+      ->type_name("IN");
+  app.add_option("out", flags.out, "Directory to make")->required()->type_name("OUT");
+  add_choice(app, "--to", flags.format, kConvertFormats, "Format of the new checkpoint")
+      ->required();
+  app.add_flag("--convert-drafts",
+               flags.convert_drafts,
+               "Also convert mtp.*, which otherwise keeps its format");
+  app.add_flag("--allow-rounding",
+               flags.allow_rounding,
+               "Round where a cast between MXFP4 and NVFP4 is not exact, instead of refusing");
+  add_output(app, flags.shard_megabytes, flags.threads, flags.resume);
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -402,6 +438,7 @@ struct AllFlags {
   LogitsFlags logits;
   CheckFlags check;
   PullFlags pull;
+  ConvertFlags convert;
   DemoFlags demo;
 };
 
@@ -413,6 +450,7 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("logits")) return flags.logits;
   if (app.got_subcommand("check")) return flags.check;
   if (app.got_subcommand("pull")) return flags.pull;
+  if (app.got_subcommand("convert")) return flags.convert;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
 }
@@ -452,6 +490,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_logits(app, flags.logits);
   add_check(app, flags.check);
   add_pull(app, flags.pull);
+  add_convert(app, flags.convert);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "models/model.h"
+#include "tools/convert/declare.h"
 
 namespace nibble::cli {
 
@@ -118,6 +119,17 @@ struct PullFlags {
   std::optional<int32_t> stall_timeout;  // seconds
 };
 
+struct ConvertFlags {
+  Path in;
+  Path out;
+  tools::CheckpointFormat format = tools::CheckpointFormat::kNative;
+  bool convert_drafts = false;
+  bool allow_rounding = false;
+  bool resume = false;
+  int64_t shard_megabytes = 2048;
+  int32_t threads = 0;  // 0: physical cores
+};
+
 struct VersionFlags {};
 
 using Command = std::variant<GenerateFlags,
@@ -128,6 +140,7 @@ using Command = std::variant<GenerateFlags,
                              CheckFlags,
                              PullFlags,
                              DemoFlags,
+                             ConvertFlags,
                              VersionFlags>;
 
 struct CommandLine {
