@@ -70,7 +70,6 @@ class Engine::Impl final {
         error.param = "request_id";
         return error;
       }
-      ++num_unfinished_;
       submissions_.push_back({std::move(request), std::move(sink), clock_.now()});
     }
     wake_.notify_one();
@@ -96,7 +95,7 @@ class Engine::Impl final {
   void drain(TimePoint deadline) {
     std::unique_lock lock(mutex_);
     is_draining_ = true;
-    const auto is_done = [this] { return num_unfinished_ == 0; };
+    const auto is_done = [this] { return live_ids_.empty() && !is_reporting_end_; };
     if (done_.wait_for(lock, deadline - clock_.now(), is_done)) return;
     cancelled_ids_.insert(live_ids_.begin(), live_ids_.end());
     wake_.notify_one();
@@ -143,7 +142,8 @@ class Engine::Impl final {
             .is_stopping = is_stopping_};
   }
 
-  // The id is free again before the client hears of the end; drain() returns after it heard.
+  // The id and its place are free again before the client hears of the end; drain() returns after
+  // it heard.
   void start(Submission&& submission) {
     OutputSink sink =
         [this, id = submission.request.id, client = std::move(submission.sink)](Output&& output) {
@@ -152,10 +152,12 @@ class Engine::Impl final {
             const std::lock_guard lock(mutex_);
             live_ids_.erase(id);
             stats_ = core_.stats();
+            is_reporting_end_ = true;
           }
           client(std::move(output));
           const std::lock_guard lock(mutex_);
-          if (--num_unfinished_ == 0) done_.notify_all();
+          is_reporting_end_ = false;
+          if (live_ids_.empty()) done_.notify_all();
         };
     core_.add(std::move(submission.request), std::move(sink), submission.arrived);
   }
@@ -178,7 +180,7 @@ class Engine::Impl final {
   std::deque<Submission> submissions_;             // at most max_queued_
   std::unordered_set<std::string> cancelled_ids_;  // at most the live ids
   std::unordered_set<std::string> live_ids_;       // at most max_queued_ + running
-  int32_t num_unfinished_ = 0;
+  bool is_reporting_end_ = false;                  // a client hears of its end right now
   bool is_draining_ = false;
   bool is_stopping_ = false;
   EngineStats stats_;

@@ -90,8 +90,9 @@ class EngineTest : public ::testing::Test {
 
 TEST_F(EngineTest, RunsRequestsToTheirEnd) {
   gate_.open();
-  auto engine = make_engine({.max_running_requests = 2});
   Client clients[3];
+  Client again;
+  auto engine = make_engine({.max_running_requests = 2});
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(engine->submit(request(std::to_string(i)), clients[i].sink()).ok());
   }
@@ -101,15 +102,14 @@ TEST_F(EngineTest, RunsRequestsToTheirEnd) {
     EXPECT_EQ(finish.usage.completion_tokens, 3);
   }
   // The id is free as soon as its end was reported.
-  Client again;
-  EXPECT_TRUE(engine->submit(request("0"), again.sink()).ok());
+  ASSERT_TRUE(engine->submit(request("0"), again.sink()).ok());
   EXPECT_EQ(again.finish.get().reason, FinishReason::kLength);
   EXPECT_EQ(engine->stats().requests_finished_total, 4);
 }
 
 TEST_F(EngineTest, RefusesInvalidAndDuplicateRequests) {
-  auto engine = make_engine();
   Client client;
+  auto engine = make_engine();
   ASSERT_TRUE(engine->submit(request("a"), client.sink()).ok());
   const auto must_not_run = [](Output&&) { FAIL(); };
   EXPECT_EQ(engine->submit(request("a"), must_not_run).error().param, "request_id");
@@ -120,9 +120,9 @@ TEST_F(EngineTest, RefusesInvalidAndDuplicateRequests) {
 }
 
 TEST_F(EngineTest, RefusesWhenTheQueueIsFull) {
-  auto engine = make_engine({.max_queued_requests = 2});
   Client running;
   Client queued[2];
+  auto engine = make_engine({.max_queued_requests = 2});
   ASSERT_TRUE(engine->submit(request("running"), running.sink()).ok());
   gate_.wait_until_reached();
   // The engine publishes that the first one runs only after its first step.
@@ -133,15 +133,15 @@ TEST_F(EngineTest, RefusesWhenTheQueueIsFull) {
   EXPECT_EQ(refused.error().code, Errc::kExhausted);
   gate_.open();
   running.finish.wait();
-  EXPECT_TRUE(engine->submit(request("q2"), queued[1].sink()).ok());
+  ASSERT_TRUE(engine->submit(request("q2"), queued[1].sink()).ok());
   queued[0].finish.wait();
   queued[1].finish.wait();
 }
 
 TEST_F(EngineTest, CancelEndsRunningAndWaitingRequests) {
-  auto engine = make_engine();
   Client running;
   Client waiting;
+  auto engine = make_engine();
   ASSERT_TRUE(engine->submit(request("running", 60), running.sink()).ok());
   ASSERT_TRUE(engine->submit(request("waiting", 60), waiting.sink()).ok());
   gate_.wait_until_reached();
@@ -154,8 +154,8 @@ TEST_F(EngineTest, CancelEndsRunningAndWaitingRequests) {
 }
 
 TEST_F(EngineTest, DrainWaitsForAcceptedRequestsAndRefusesNewOnes) {
-  auto engine = make_engine();
   Client client;
+  auto engine = make_engine();
   ASSERT_TRUE(engine->submit(request("a"), client.sink()).ok());
   gate_.wait_until_reached();
   std::thread drainer([&] { engine->drain(now() + std::chrono::hours(1)); });
@@ -172,8 +172,8 @@ TEST_F(EngineTest, DrainWaitsForAcceptedRequestsAndRefusesNewOnes) {
 }
 
 TEST_F(EngineTest, DrainCancelsWhatIsLeftAtTheDeadline) {
-  auto engine = make_engine();
   Client client;
+  auto engine = make_engine();
   ASSERT_TRUE(engine->submit(request("a", 60), client.sink()).ok());
   gate_.wait_until_reached();
   std::thread opener([&] { gate_.open(); });
@@ -185,8 +185,8 @@ TEST_F(EngineTest, DrainCancelsWhatIsLeftAtTheDeadline) {
 }
 
 TEST_F(EngineTest, DestructionCancelsUnfinishedRequests) {
-  auto engine = make_engine();
   Client clients[2];
+  auto engine = make_engine();
   ASSERT_TRUE(engine->submit(request("a", 60), clients[0].sink()).ok());
   ASSERT_TRUE(engine->submit(request("b", 60), clients[1].sink()).ok());
   gate_.wait_until_reached();
