@@ -345,7 +345,8 @@ Result<GenerationPlan> Api::plan_chat(const HttpRequest& request) {
                    .num_choices = chat.fields.n,
                    .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
                   tokenizer_);
-  GenerationPlan plan{.reply = std::move(reply), .stream = chat.fields.stream};
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
   chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
   add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields);
   const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
@@ -360,7 +361,6 @@ Result<GenerationPlan> Api::plan_completion(const HttpRequest& request) {
   TRY_ASSIGN(CompletionRequest completion,
              parse_completion_request(body, options_.model, tokenizer_));
   metrics_.on_unknown_fields(completion.num_unknown_fields);
-  std::vector<engine::Request> sequences;
   CompletionReply reply({.envelope = envelope("cmpl-", completion.fields),
                          .prompts = completion.prompts,
                          .n = completion.fields.n,
@@ -368,7 +368,8 @@ Result<GenerationPlan> Api::plan_completion(const HttpRequest& request) {
                          .is_echo_only = completion.is_echo_only,
                          .wants_logprobs = completion.wants_logprobs},
                         tokenizer_);
-  GenerationPlan plan{.reply = std::move(reply), .stream = completion.fields.stream};
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
   const std::string id = make_id("completion-");
   for (const CompletionPrompt& prompt : completion.prompts) {
     add_sequences(plan, id, prompt.ids, completion.fields);

@@ -29,11 +29,18 @@ Error failure_of(const engine::Finish& finish) {
   return finish.error;
 }
 
+// The engine knows a prompt; a chat client sent messages.
+Error name_prompt(Error error, const std::string& prompt_param) {
+  if (error.param == "prompt") error.param = prompt_param;
+  return error;
+}
+
 HttpResponse stream_head(std::vector<Header> headers) {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers = std::move(headers);
   head.headers.push_back({"cache-control", "no-store"});
+  head.headers.push_back({"x-accel-buffering", "no"});  // reverse proxies pass events on at once
   return head;
 }
 
@@ -112,7 +119,8 @@ Result<void> Generation::submit_all() {
     auto sink = [mailbox, index = static_cast<int32_t>(i)](engine::Output&& output) {
       mailbox->push(index, std::move(output));
     };
-    TRY(context_.engine.submit(std::move(plan_.sequences[i]), std::move(sink)));
+    Result<void> submitted = context_.engine.submit(std::move(plan_.sequences[i]), std::move(sink));
+    if (!submitted.ok()) return name_prompt(std::move(submitted).error(), plan_.prompt_param);
     ids_.push_back(std::move(id));
   }
   return {};

@@ -22,6 +22,7 @@ namespace nibble::server {
 struct GenerationPlan {
   std::vector<engine::Request> sequences;  // one per choice, in their order
   std::variant<ChatReply, CompletionReply> reply;
+  std::string prompt_param;  // the field that is at fault when the context is too small
   bool stream = false;
   std::vector<Header> headers;  // of the response
 };

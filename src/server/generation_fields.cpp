@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;
-constexpr size_t kMaxStopTokens = 1024;
+constexpr size_t kMaxStopTokens = 64;
 
 // Carry no meaning here, or only for systems around the engine.
 constexpr const char* kIgnoredFields[] = {"user",

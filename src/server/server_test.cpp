@@ -349,6 +349,7 @@ TEST(ChatCompletions, NamesTheNumbersWhenTheContextIsTooSmall) {
   EXPECT_EQ(response.status, 400);
   const json::Value body = json::parse(response.body).value();
   EXPECT_EQ(text_at(body, "error.code"), "context_length_exceeded");
+  EXPECT_EQ(text_at(body, "error.param"), "messages");
   EXPECT_THAT(text_at(body, "error.message"), HasSubstr("4096"));
 }
 
