@@ -82,7 +82,6 @@ Result<void> write_decisions(const Path& path, const models::Decisions& decision
   add_tables(kExperts, decisions.expert_ids, tables);
   add_tables(kSelected, decisions.selected_entries, tables);
   std::vector<checkpoint::NamedTensor> tensors;
-  tensors.reserve(tables.size());
   for (Table& table : tables) {
     tensors.push_back(
         {.name = table.name,

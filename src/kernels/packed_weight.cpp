@@ -86,15 +86,43 @@ struct Parts {
   int64_t global_scales = 0;
 };
 
+// Offsets of the parts and their total.
+struct Offsets {
+  int64_t scales = 0;
+  int64_t global_scales = 0;
+  int64_t end = 0;
+};
+Offsets offsets_of(const Parts& parts) {
+  constexpr int64_t kLine = 64;
+  Offsets offsets;
+  offsets.scales = round_up(parts.codes, kLine);
+  offsets.global_scales = offsets.scales + round_up(parts.scales, kLine);
+  offsets.end = offsets.global_scales + parts.global_scales;
+  return offsets;
+}
+
+Parts row_major_parts(Format format, int64_t n, int64_t k) {
+  const bool has_scales = quant::format_info(format).has_scales();
+  return {.codes = n * row_bytes(format, k),
+          .scales = has_scales ? n * num_groups(format, k) * 4 : 0};
+}
+
+Parts interleaved16_parts(Format format, int64_t n, int64_t k, DType scale_dtype) {
+  const FormatInfo& info = quant::format_info(format);
+  const int64_t blocks = ceil_div(n, kInterleavedRows);
+  const int64_t scale_bytes = info.has_scales() ? dtype_size(scale_dtype) : 0;
+  return {.codes = blocks * interleaved_block_bytes(format, k),
+          .scales = blocks * num_groups(format, k) * kInterleavedRows * scale_bytes,
+          .global_scales = info.has_global_scale ? blocks * kInterleavedRows * 4 : 0};
+}
+
 Result<PackedWeight> allocate_packed(const quant::WeightView& like,
                                      int64_t n,
                                      PackedLayout layout,
                                      const Parts& parts) {
-  constexpr int64_t kLine = 64;
-  const int64_t scales_at = round_up(parts.codes, kLine);
-  const int64_t globals_at = scales_at + round_up(parts.scales, kLine);
+  const auto [scales_at, globals_at, end] = offsets_of(parts);
   PackedWeight packed;
-  TRY_ASSIGN(packed.storage, device::Buffer::allocate(globals_at + parts.global_scales));
+  TRY_ASSIGN(packed.storage, device::Buffer::allocate(end));
   packed.format = like.format;
   packed.layout = layout;
   packed.n = n;
@@ -120,12 +148,9 @@ Result<PackedWeight> pack_row_major(const quant::WeightView& like,
   const FormatInfo& info = quant::format_info(like.format);
   const int64_t groups = num_groups(like.format, like.k);
   const int64_t bytes_per_row = row_bytes(like.format, like.k);
-  TRY_ASSIGN(PackedWeight packed,
-             allocate_packed(
-                 like,
-                 n,
-                 PackedLayout::kRowMajor,
-                 {.codes = n * bytes_per_row, .scales = info.has_scales() ? n * groups * 4 : 0}));
+  TRY_ASSIGN(
+      PackedWeight packed,
+      allocate_packed(like, n, PackedLayout::kRowMajor, row_major_parts(like.format, n, like.k)));
   for (int64_t i = 0; i < n; ++i) {
     const SourceRow& source = rows[static_cast<size_t>(i)];
     std::memcpy(writable(packed, packed.codes) + i * bytes_per_row,
@@ -221,18 +246,14 @@ Result<PackedWeight> pack_interleaved16(const quant::WeightView& like,
                                         std::span<const SourceRow> rows) {
   const auto n = static_cast<int64_t>(rows.size());
   const FormatInfo& info = quant::format_info(like.format);
-  const int64_t blocks = ceil_div(n, kInterleavedRows);
   const int64_t block_bytes = interleaved_block_bytes(like.format, like.k);
   const int64_t groups = num_groups(like.format, like.k);
   const int64_t scale_bytes = info.has_scales() ? dtype_size(like.scales.dtype) : 0;
   TRY_ASSIGN(PackedWeight packed,
-             allocate_packed(
-                 like,
-                 n,
-                 PackedLayout::kInterleaved16,
-                 {.codes = blocks * block_bytes,
-                  .scales = blocks * groups * kInterleavedRows * scale_bytes,
-                  .global_scales = info.has_global_scale ? blocks * kInterleavedRows * 4 : 0}));
+             allocate_packed(like,
+                             n,
+                             PackedLayout::kInterleaved16,
+                             interleaved16_parts(like.format, n, like.k, like.scales.dtype)));
   if (info.has_scales()) packed.scale_dtype = like.scales.dtype;
   for (int64_t i = 0; i < n; ++i) {
     const SourceRow& source = rows[static_cast<size_t>(i)];
@@ -290,6 +311,14 @@ std::string_view layout_name(PackedLayout layout) {
       return "interleaved16";
   }
   return "unknown";
+}
+
+int64_t packed_weight_bytes(
+    Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
+  return offsets_of(layout == PackedLayout::kInterleaved16
+                        ? interleaved16_parts(format, n, k, scale_dtype)
+                        : row_major_parts(format, n, k))
+      .end;
 }
 
 Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayout layout) {

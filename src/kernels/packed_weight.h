@@ -46,6 +46,9 @@ struct WeightRows {
 
 // kInvalidArgument when the sources do not fit together, kExhausted without memory.
 Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayout layout);
+// Bytes that a packed [n, k] weight takes, with scales stored as `scale_dtype`. For plans.
+int64_t packed_weight_bytes(
+    quant::Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout);
 // The inverse: decodes row `row`, or all rows, to f32.   out: [k], or [n, k] row-major
 void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out);
 void unpack_weight(const PackedWeight& weight, std::span<float> out);
@@ -62,18 +65,16 @@ inline int64_t group_size(quant::Format format, int64_t k) {
 
 // --- kInterleaved16 ---
 // A block is 16 rows; blocks follow each other. Within a block, along k, come 64-byte vectors: 4
-// bytes of each row, so 1 (f32), 2 (bf16, f16), 4 (fp8) or 8 (4-bit) values of k.
-//
-//   format  a vector holds
-//   f32     k0 of row 0, k0 of row 1, ... row 15
-//   16-bit  k0 k1 of row 0, k0 k1 of row 1, ...
-//   fp8     k0 k1 of rows 0 to 3, k2 k3 of rows 0 to 3, k0 k1 of rows 4 to 7, ...
-//   4-bit   4 bytes of row 0, of row 1, ...: nibbles, low first, k0 k2 k4 k6 k1 k3 k5 k7
-//
-// Decoding to 16 bits then gives pairs (k, k + 1) of one row in one 32-bit lane without a shuffle:
-// fp8 by unpacking table results for low and high bytes, 4-bit by shifting both halves of a lane.
-// k is padded with zero codes to a multiple of 16, rows with zero rows. Scales: 16 per block and
-// group, one per row, in the stored dtype.
+// bytes of each row, so 1 (f32), 2 (bf16, f16), 4 (fp8) or 8 (4-bit) values of k. Lane r of a
+// vector, its bytes 4r to 4r + 3, holds row r:
+//   f32    k0
+//   bf16   k0 k1
+//   4-bit  nibbles, low first: k0 k2 k4 k6 k1 k3 k5 k7. Nibble j of the two halves is the pair (2j,
+//   2j + 1). fp8    as above in lanes of 4 rows: the 16 bytes are k0 k1 of rows 0 to 3, then k2 k3
+//   of rows 0 to 3
+// k is padded with zero codes to a multiple of 16. Scales: 16 per block and group, row r at r, in
+// the stored dtype. Source: the layouts of spec "kernels" 3 and 11; the orders make pairs along k
+// appear without shuffles.
 
 inline constexpr int64_t kInterleavedRows = 16;
 inline constexpr int64_t kInterleavedVectorBytes = 64;

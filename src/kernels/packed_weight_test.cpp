@@ -74,6 +74,7 @@ TEST(PackWeight, UnpacksToTheDecodedWeight) {
       const PackedWeight packed = pack_weight({&rows, 1}, layout).value();
       EXPECT_EQ(packed.n, n);
       EXPECT_EQ(packed.k, k);
+      EXPECT_EQ(packed.num_bytes(), packed_weight_bytes(format, n, k, scale_dtype, layout));
       EXPECT_EQ(unpacked(packed), decoded_rows(weight.view(), 0, n));
     }
   }

@@ -112,7 +112,8 @@ Math::Vec add_group(Math::Vec sum, Math::Vec group, Math::Vec scale) {
   return Math::add(sum, group);
 }
 
-// --- few tokens: codes are read once, decoded in registers ---
+// --- few tokens: codes are read once, decoded in registers
+// -----------------------------------------
 
 // kBlocks blocks side by side: as many independent chains hide the latency of a multiply-add.
 //   x: as MatMulWork::inputs of a chunk of kTokens tokens
@@ -204,7 +205,7 @@ void stream_tokens(const MatMulWork& work, const TokenChunk& chunk, int64_t begi
   }
 }
 
-// --- many tokens: a tile of weights is decoded once ---
+// --- many tokens: a tile of weights is decoded once ----------------------------------------------
 
 // A tile of decoded weights, one k chunk long: step s of row vector v of block b is
 // weights[b * block_stride + s * kVectorsPerBlock + v].
@@ -282,7 +283,7 @@ void multiply_tokens(const WeightTile& tile,
   }
 }
 
-// Decodes one k chunk of `num_blocks` blocks into tile order.
+// Decodes `num_vectors` code vectors of kBlocks blocks into tile order.
 template <class Decoder>
 void decode_tile(const WeightCursor& cursor,
                  int64_t num_blocks,
@@ -376,7 +377,7 @@ void multiply_tiled(const MatMulWork& work,
   }
 }
 
-// --- the ISA's part of MatMulCode ---
+// --- the ISA's part of MatMulCode ----------------------------------------------------------------
 
 inline void prepare_inputs(const MatMulWork& work, const TokenChunk& chunk) {
   const int64_t k = work.weights->k;

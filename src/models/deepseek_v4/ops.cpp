@@ -6,8 +6,16 @@ Result<Ops> route_ops(const Config& config,
                       const device::DeviceInfo& device,
                       const kernels::RouteOptions& routing) {
   using kernels::Op;
+  // GPUs take BF16 operands where tensor cores do the work; the CPU computes these ops in f32.
+  const kernels::Activation activation = device.kind == device::DeviceKind::kCpu
+                                             ? kernels::Activation::kF32
+                                             : kernels::Activation::kBf16;
   const auto route = [&](Op op, int64_t n, int64_t k) {
-    return kernels::route({.op = op, .n = n, .k = k}, device, routing);
+    const bool needs_clamp = op == Op::kSwiglu && config.swiglu_limit > 0;
+    return kernels::route(
+        {.op = op, .activation = activation, .needs_clamp = needs_clamp, .n = n, .k = k},
+        device,
+        routing);
   };
   const int64_t hidden = config.hidden_size;
   const int64_t head = config.head_dim;

@@ -93,6 +93,63 @@ int64_t compressor_row_width(const Config& config, int32_t compress_ratio) {
   return 4 * (width + config.index_head_dim);  // both compressors overlap: twice the channels
 }
 
+StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp) {
+  StateBytes bytes;
+  SlotLayout layout;
+  const auto ring_bytes = [](const RingSpec& ring) {
+    return round_up(ring.capacity * ring.row_bytes, 64);
+  };
+  const auto saved_bytes = [](const RingSpec& ring) { return ring.saved_rows * ring.row_bytes; };
+  const int64_t value_bytes = dtype_size(numerics.kv_dtype);
+  for (int32_t l = 0; l < config.num_hidden_layers + (has_mtp ? 1 : 0); ++l) {
+    const int32_t ratio = config.compress_ratio(l);
+    const LayerState layer = lay_out_layer(config, ratio, numerics.kv_dtype, layout);
+    bytes.windows += ring_bytes(layer.window);
+    bytes.compressors += ring_bytes(layer.compressor);
+    bytes.snapshot += saved_bytes(layer.window) + saved_bytes(layer.compressor);
+    if (ratio == 0) continue;
+    const int64_t entries = layer.entries_per_page() * config.head_dim * value_bytes;
+    (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries;
+    if (ratio == 4) {
+      bytes.index_entries += layer.entries_per_page() * config.index_head_dim * value_bytes;
+    }
+  }
+  if (has_mtp) {
+    const int64_t row = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
+    bytes.streams = round_up(kStreamRing * row, 64);
+    bytes.snapshot += row;
+  }
+  bytes.snapshot += static_cast<int64_t>(sizeof(SnapshotHeader));
+  return bytes;
+}
+
+StateBytes quantised_state_bytes(const Config& config,
+                                 int32_t num_draft_layers,
+                                 bool has_rollback) {
+  // 448 codes, 64 BF16, one E8M0 per 64 codes, padded to 8: 584 bytes in the released models.
+  const int64_t codes = config.qk_nope_head_dim();
+  const int64_t vector = round_up(codes + 2 * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
+  const int64_t index_key = config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
+  const int64_t rings = has_rollback ? 2 : 1;
+  StateBytes bytes;
+  for (int32_t l = 0; l < config.num_hidden_layers + num_draft_layers; ++l) {
+    const int32_t ratio = config.compress_ratio(l);
+    bytes.windows += config.sliding_window * vector;
+    bytes.snapshot += config.sliding_window * vector;
+    if (ratio == 0) continue;
+    const int64_t row = compressor_row_width(config, ratio) * kF32Bytes;
+    bytes.compressors += rings * (ratio == 4 ? 8 : 128) * row;
+    bytes.snapshot += rows_before_boundary(ratio) * row;
+    const int64_t entries = kPageSize / ratio;
+    (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries * vector;
+    if (ratio == 4) bytes.index_entries += entries * index_key;
+  }
+  if (num_draft_layers > 0) {
+    bytes.streams = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
+  }
+  return bytes;
+}
+
 Result<DecodingState> DecodingState::make(const Config& config,
                                           const Numerics& numerics,
                                           bool has_mtp,

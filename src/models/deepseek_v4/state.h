@@ -28,6 +28,30 @@ inline constexpr int32_t kMaxAttentionChunk = 128;
 // compressor, C each, and for ratio 4 those of the indexer's compressor.
 int64_t compressor_row_width(const Config& config, int32_t compress_ratio);
 
+// Bytes of decoding state, for plans.
+struct StateBytes {
+  // Per slot (sequence).
+  int64_t windows = 0;
+  int64_t compressors = 0;
+  int64_t streams = 0;  // what the MTP layer reads
+  // Per page of kPageSize tokens.
+  int64_t entries_4 = 0;  // layers with ratio 4
+  int64_t index_entries = 0;
+  int64_t entries_128 = 0;
+  // One snapshot of a slot at a page boundary.
+  int64_t snapshot = 0;
+
+  int64_t per_slot() const { return windows + compressors + streams; }
+  int64_t per_page() const { return entries_4 + index_entries + entries_128; }
+};
+
+// What DecodingState::make() allocates.
+StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp);
+
+// What the planned GPU layout takes (spec 6.1, 6.2): vectors as E4M3 with BF16 rotary dimensions,
+// indexer keys as FP4. `has_rollback` doubles the compressor rings, as drafts need.
+StateBytes quantised_state_bytes(const Config& config, int32_t num_draft_layers, bool has_rollback);
+
 // Rows by position: position p lies in row p mod capacity.
 struct Ring {
   std::byte* data = nullptr;

@@ -44,13 +44,18 @@ Result<Workspace> Workspace::make(const Config& config,
                                   const StateOptions& options,
                                   device::Device& device) {
   Workspace workspace;
-  Arena measure(nullptr);
-  workspace.lay_out(config, has_mtp, options, measure);
-  TRY_ASSIGN(workspace.storage, device.allocate(measure.peak()));
+  TRY_ASSIGN(workspace.storage, device.allocate(num_bytes(config, has_mtp, options)));
   Arena arena(workspace.storage.data());
   workspace.lay_out(config, has_mtp, options, arena);
   workspace.reserve_lists(config, options);
   return workspace;
+}
+
+int64_t Workspace::num_bytes(const Config& config, bool has_mtp, const StateOptions& options) {
+  Workspace workspace;
+  Arena measure(nullptr);
+  workspace.lay_out(config, has_mtp, options, measure);
+  return measure.peak();
 }
 
 void Workspace::lay_out(const Config& config,

@@ -77,6 +77,9 @@ struct Workspace {
                                 const StateOptions& options,
                                 device::Device& device);
 
+  // What make() allocates on the device, for plans.
+  static int64_t num_bytes(const Config& config, bool has_mtp, const StateOptions& options);
+
  private:
   class Arena;
   void lay_out(const Config& config, bool has_mtp, const StateOptions& options, Arena& arena);

@@ -1,0 +1,143 @@
+// What would run: the format and kernel of every module class, memory per device, bytes per step
+// and what they bound, all from headers alone. `nibble plan` prints this object; `serve` and
+// `generate` report theirs from the same routing table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model_description.h"
+#include "engine/device_sheet.h"
+#include "kernels/kernel.h"
+#include "models/model.h"
+#include "quant/detect.h"
+
+namespace nibble::engine {
+
+enum class Goal : uint8_t { kLatency, kThroughput };
+
+struct PlanOptions {
+  DeviceSheet device;
+  int32_t num_devices = 1;
+  int32_t tp = 0;           // 0: num_devices
+  int32_t ep = 1;           // devices that share the routed experts by id
+  int32_t context = 0;      // tokens per sequence; 0: 32768 or the model's maximum
+  int32_t concurrency = 0;  // sequences; 0: 1 for latency, 64 for throughput
+  Goal goal = Goal::kLatency;
+  quant::DetectOptions detection;
+  std::vector<std::string> allow_slow;  // classes that may run on a slower kernel than the best
+  std::string only_kernel;              // restrict to kernels whose name contains this text
+  bool pads_fp8_blocks = false;         // shards may cut FP8 blocks; both sides keep the scale
+};
+
+// One projection of a class: "wq_a", "w1".
+struct PlannedPart {
+  std::string name;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t count = 0;  // matrices
+};
+
+// Modules of one class, format and kernel.
+struct PlannedModule {
+  std::string module_class;  // "attention", "draft_routed_experts", ...
+  std::vector<int32_t> layers;
+  std::string format;
+  std::string evidence;
+  std::vector<PlannedPart> parts;
+  int64_t bytes = 0;                            // in the files, scales included
+  int64_t bytes_per_device = 0;                 // resident
+  const kernels::KernelInfo* kernel = nullptr;  // none: an error says why
+  std::string why;
+  std::vector<kernels::Refusal> refused;  // better records of this kind of device, and why not
+};
+
+struct PlannedOp {
+  std::string name;  // "sparse_attention"
+  const kernels::KernelInfo* kernel = nullptr;
+  std::vector<kernels::Refusal> refused;
+};
+
+// Bytes on one device.
+struct PlanMemory {
+  int64_t capacity = 0;
+  int64_t reserved = 0;  // driver, graphs, communication
+  int64_t weights = 0;
+  int64_t draft_weights = 0;  // part of `weights`
+  int64_t windows = 0;
+  int64_t entries_4 = 0;
+  int64_t index_entries = 0;
+  int64_t entries_128 = 0;
+  int64_t compressor_state = 0;
+  int64_t draft_state = 0;
+  int64_t snapshots = 0;  // one per sequence
+  int64_t workspace = 0;
+  // What one more sequence, and one more page of 256 tokens, cost.
+  int64_t per_sequence = 0;
+  int64_t per_page = 0;
+  // The most that fits: sequences of the planned context, tokens for the planned sequences.
+  int64_t max_concurrency = 0;
+  int64_t max_context = 0;
+
+  int64_t kv() const { return windows + entries_4 + index_entries + entries_128; }
+  int64_t total() const {
+    return reserved + weights + kv() + compressor_state + draft_state + snapshots + workspace;
+  }
+  bool fits() const { return total() <= capacity; }
+};
+
+// One decode step of `batch` sequences.
+struct PlanBatch {
+  int32_t batch = 0;
+  double distinct_experts = 0;  // expected, per layer
+  double weight_bytes = 0;      // of the whole machine
+  double bytes_per_device = 0;  // weights and cache
+  double kv_bytes = 0;          // of all sequences
+  double exchange_seconds = 0;
+  double bound_seconds = 0;  // bytes_per_device at the read rate, and the exchange
+  double bound_tok_s() const { return bound_seconds > 0 ? batch / bound_seconds : 0; }
+};
+
+struct PlanPerformance {
+  std::vector<PlanBatch> batches;
+  double low_share = 0;  // expected tokens per second, as shares of the bound
+  double high_share = 0;
+  std::string assumption;
+};
+
+struct Plan {
+  std::string target;
+  std::string model_type;
+  std::string method;
+  bool is_runnable = false;  // this build has the architecture and every kernel
+  PlanOptions options;       // without zeros
+  int32_t num_hidden_layers = 0;
+  int32_t max_position_embeddings = 0;
+  int64_t num_tensors = 0;
+  int64_t num_shards = 0;
+  int64_t download_bytes = 0;
+  std::vector<PlannedModule> modules;
+  std::vector<PlannedOp> ops;
+  std::vector<quant::Diagnostic> diagnostics;
+  std::optional<PlanMemory> memory;            // of models that Nibble can run
+  std::optional<PlanPerformance> performance;  // likewise
+
+  bool has_errors() const { return quant::has_errors(diagnostics); }
+};
+
+// Never fails: what is wrong becomes a diagnostic. `read` may be empty.
+Plan make_plan(const checkpoint::ModelDescription& description,
+               const quant::ReadTensorBytes& read,
+               const PlanOptions& options);
+
+// Expected distinct experts of `batch` tokens that choose `k` of `n` independently (spec
+// "deepseek-v4" 11.2).
+double expected_distinct_experts(double n, double k, double batch);
+
+// The input of detection that a description holds.
+std::vector<quant::ConfigText> config_texts(const checkpoint::ModelDescription& description);
+
+}  // namespace nibble::engine

@@ -1,0 +1,473 @@
+// Which kernel each module class gets, and why not a better one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/utf8.h"
+#include "engine/plan_parts.h"
+#include "models/deepseek_v4/ops.h"
+
+namespace nibble::engine::internal {
+namespace {
+
+using kernels::Activation;
+using kernels::ComputeUnit;
+using kernels::KernelInfo;
+using kernels::Op;
+using kernels::Problem;
+using quant::DetectedModule;
+using quant::Diagnostic;
+using quant::ModuleClass;
+using quant::SchemeKind;
+using quant::Severity;
+
+void add(Plan& plan, Severity severity, std::string_view code, std::string message) {
+  plan.diagnostics.push_back(
+      {.severity = severity, .code = std::string(code), .message = std::move(message)});
+}
+
+// A vector, a bias or a table: part of a module, not a matrix to multiply with.
+bool is_parameter(const DetectedModule& module) {
+  const ModuleClass c = module.role.module_class;
+  if (c == ModuleClass::kNorm || c == ModuleClass::kHyperConnection) return false;
+  const std::string_view leaf = leaf_of(module.name);
+  return module.n == 1 || module.scheme.kind == SchemeKind::kIndex || leaf == "ape" ||
+         leaf == "position_bias";
+}
+
+Op op_of(const DetectedModule& module) {
+  switch (module.role.module_class) {
+    case ModuleClass::kEmbedding:
+      return Op::kEmbed;
+    case ModuleClass::kNorm:
+      return Op::kRmsNorm;
+    case ModuleClass::kHyperConnection:
+      return Op::kHyperPre;
+    case ModuleClass::kRoutedExperts:
+      return Op::kGroupedMatMul;
+    default:
+      return Op::kMatMul;
+  }
+}
+
+// The coarsest activations that keep the model's accuracy (spec "deepseek-v4" 7.4): selections and
+// long sums stay f32, quantised weights take what they were calibrated with.
+Activation activation_of(const DetectedModule& module,
+                         std::string_view evidence,
+                         const PlanOptions& options) {
+  const ModuleClass c = module.role.module_class;
+  const bool is_dense = !module.scheme.is_quantized();
+  if (is_dense && (c == ModuleClass::kRouter || c == ModuleClass::kCompressor ||
+                   c == ModuleClass::kIndexer || module.scheme.kind == SchemeKind::kF32)) {
+    return Activation::kF32;
+  }
+  if (options.device.kind == device::DeviceKind::kCpu) return Activation::kBf16;
+  switch (module.scheme.kind) {
+    case SchemeKind::kFp8Tensor:
+    case SchemeKind::kFp8Channel:
+    case SchemeKind::kFp8Block:
+    case SchemeKind::kMxfp8:
+    case SchemeKind::kMxfp4:
+      return Activation::kFp8;
+    case SchemeKind::kNvfp4:
+      if (evidence.find("W4A8_NVFP4_FP8") != std::string_view::npos) return Activation::kFp8;
+      return module.scheme.has_input_scale ? Activation::kNvfp4 : Activation::kBf16;
+    case SchemeKind::kInt8:
+      return Activation::kInt8;
+    default:
+      return Activation::kBf16;
+  }
+}
+
+bool is_on_target(const KernelInfo& kernel, const device::DeviceInfo& device) {
+  if (kernel.target.kind != device.kind) return false;
+  if (device.kind == device::DeviceKind::kCpu) return (kernel.target.isa & ~device.isa) == 0;
+  return device.sm >= kernel.target.sm_min && device.sm <= kernel.target.sm_max;
+}
+
+const KernelInfo* find_kernel(std::string_view name) {
+  for (const KernelInfo* kernel : kernels::all_kernels()) {
+    if (kernel->name == name) return kernel;
+  }
+  return nullptr;
+}
+
+// Refusals of records for this very device that were about the problem's size: what a better shape
+// would have had. Records for other numerics are no alternative.
+std::vector<kernels::Refusal> better_refusals(const kernels::Route& route,
+                                              const device::DeviceInfo& device) {
+  std::vector<kernels::Refusal> better;
+  for (const kernels::Refusal& refusal : route.refused) {
+    const KernelInfo* kernel = find_kernel(refusal.kernel);
+    const bool is_numerics = refusal.reason.rfind("activation", 0) == 0;
+    const bool is_bounded = refusal.reason.rfind("m ", 0) == 0;  // a variant for small batches
+    if (kernel != nullptr && is_on_target(*kernel, device) && !is_numerics && !is_bounded) {
+      better.push_back(refusal);
+    }
+  }
+  return better;
+}
+
+// What a 4- or 8-bit weight is multiplied in where its own activations are not available.
+std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind kind) {
+  if (kernel.target.kind == device::DeviceKind::kCpu || kernel.activation >= wanted) return "";
+  const bool is_4_bit = kind == SchemeKind::kMxfp4 || kind == SchemeKind::kNvfp4;
+  const char* cores = wanted == Activation::kNvfp4 ? "FP4" : "FP8";
+  return fmt::format(
+      "W{}A16: this GPU has no {} tensor cores; more precise, not faster", is_4_bit ? 4 : 8, cores);
+}
+
+// One kernel choice: for a class, a format and a matrix shape.
+class ModulePlanner final {
+ public:
+  ModulePlanner(const quant::Detection& detection, Plan& plan)
+      : detection_(detection), plan_(plan), device_(plan.options.device.info()) {}
+
+  void run() {
+    for (const DetectedModule& module : detection_.modules) place(module);
+    for (Entry& entry : entries_) finish(entry);
+    report_slow();
+  }
+
+ private:
+  struct Entry {
+    PlannedModule planned;
+    std::set<int32_t> layers;
+    std::map<std::string, int64_t> evidence;  // by how often
+    std::map<std::tuple<std::string, int64_t, int64_t>, int64_t> parts;
+    Activation activation = Activation::kF32;
+    SchemeKind kind = SchemeKind::kUnknown;
+  };
+  struct Choice {
+    const KernelInfo* kernel = nullptr;
+    std::vector<kernels::Refusal> refused;
+    std::vector<kernels::Refusal> better;
+  };
+  using ChoiceKey = std::tuple<Op, std::string, Activation, int64_t, int64_t>;
+
+  void place(const DetectedModule& module) {
+    const std::string role = quant::role_name(module.role);
+    const std::string format = quant::scheme_name(module.scheme);
+    if (is_parameter(module)) {
+      parameter_bytes_[role] += module.num_bytes;
+      parameter_device_bytes_[role] += device_bytes(module, nullptr);
+      return;
+    }
+    check_sharding(module);
+    const std::string& evidence = detection_.evidence_of(module);
+    const Activation activation = activation_of(module, evidence, plan_.options);
+    const Choice& choice = choose(module, activation);
+    Entry& entry = entry_for(role, format, choice.kernel);
+    entry.activation = activation;
+    entry.kind = module.scheme.kind;
+    if (module.role.layer >= 0) entry.layers.insert(module.role.layer);
+    ++entry.evidence[evidence];
+    entry.parts[{std::string(leaf_of(module.name)), module.n, module.k}] += module.num_matrices;
+    entry.planned.bytes += module.num_bytes;
+    entry.planned.bytes_per_device += device_bytes(module, choice.kernel);
+    if (entry.planned.refused.empty()) {
+      entry.planned.refused = choice.refused;
+      better_[&entry - entries_.data()] = choice.better;
+    }
+  }
+
+  Entry& entry_for(const std::string& role, const std::string& format, const KernelInfo* kernel) {
+    for (Entry& entry : entries_) {
+      if (entry.planned.module_class == role && entry.planned.format == format &&
+          entry.planned.kernel == kernel) {
+        return entry;
+      }
+    }
+    Entry entry;
+    entry.planned.module_class = role;
+    entry.planned.format = format;
+    entry.planned.kernel = kernel;
+    entries_.push_back(std::move(entry));
+    return entries_.back();
+  }
+
+  const Choice& choose(const DetectedModule& module, Activation activation) {
+    const Op op = op_of(module);
+    const bool has_weight = op == Op::kMatMul || op == Op::kGroupedMatMul;
+    const std::string format = has_weight ? quant::scheme_name(module.scheme) : "";
+    const bool is_norm = op == Op::kRmsNorm;
+    // Norms are routed by their width; the mixers' kernels by the streams, which few records bound.
+    const int64_t n = is_norm ? module.k : op == Op::kHyperPre ? 0 : module.n;
+    const ChoiceKey key{op, format, activation, n, module.k};
+    const auto known = choices_.find(key);
+    if (known != choices_.end()) return known->second;
+    Choice choice;
+    const std::optional<quant::Format> weight = quant::format_of(module.scheme);
+    if (has_weight && !weight) {
+      if (module.is_sound) report_unknown_format(module);
+      return choices_.emplace(key, std::move(choice)).first->second;
+    }
+    const bool is_small = plan_.options.goal == Goal::kLatency;
+    const Problem problem = {.op = op,
+                             .has_weight = has_weight,
+                             .weight = weight.value_or(quant::Format::kF32),
+                             .activation = has_weight ? activation : Activation::kBf16,
+                             .m_max = is_small ? plan_.options.concurrency : 0,
+                             .n = n,
+                             .k = module.k};
+    Result<kernels::Route> route =
+        kernels::route(problem, device_, {.only = plan_.options.only_kernel, .for_plan = true});
+    if (!route.ok()) {
+      report_no_kernel(module, route.error().message);
+    } else {
+      choice.kernel = route->kernel;
+      choice.better = better_refusals(*route, device_);
+      choice.refused = std::move(route->refused);
+    }
+    return choices_.emplace(key, std::move(choice)).first->second;
+  }
+
+  void report_unknown_format(const DetectedModule& module) {
+    add(plan_,
+        Severity::kError,
+        "Q-K1",
+        fmt::format("{} ({}): {} in the layout of {} has no kernel in any backend; expected one of "
+                    "the formats in docs/kernel-table.md. Fix: convert the checkpoint.",
+                    escape_for_display(quant::without_numbers(module.name)),
+                    quant::role_name(module.role),
+                    quant::scheme_name(module.scheme),
+                    quant::carrier_name(module.scheme.carrier)));
+  }
+
+  void report_no_kernel(const DetectedModule& module, const std::string& reasons) {
+    const bool is_forced = !plan_.options.only_kernel.empty();
+    const DeviceSheet& sheet = plan_.options.device;
+    add(plan_,
+        Severity::kError,
+        is_forced ? "Q-K4" : "Q-K1",
+        fmt::format("{} {} on {}{}: {}. Fix: {}.",
+                    quant::scheme_name(module.scheme),
+                    quant::role_name(module.role),
+                    sheet.name,
+                    sheet.sm > 0 ? fmt::format(" (sm_{})", sheet.sm) : "",
+                    reasons,
+                    is_forced ? "drop --kernel, as another kernel is not taken in its place"
+                              : "use another device or convert the checkpoint"));
+  }
+
+  // Resident bytes on one device.
+  int64_t device_bytes(const DetectedModule& module, const KernelInfo* kernel) const {
+    int64_t bytes = module.num_bytes;
+    if (plan_.options.device.kind == device::DeviceKind::kCpu) bytes = host_bytes(module, kernel);
+    const int32_t shares = num_shares(spread_of(module), plan_.options);
+    return (bytes + shares - 1) / shares;
+  }
+
+  // Weights in the layout that the kernel names; parameters become f32, expert tables i32.
+  static int64_t host_bytes(const DetectedModule& module, const KernelInfo* kernel) {
+    const std::optional<quant::Format> format = quant::format_of(module.scheme);
+    if (kernel != nullptr && kernel->has_weight && format) {
+      const DType scale = quant::format_info(*format).has_scales()
+                              ? quant::format_info(*format).scale_dtypes.dtypes[0]
+                              : DType::kF32;
+      return module.num_matrices *
+             kernels::packed_weight_bytes(*format, module.n, module.k, scale, kernel->layout);
+    }
+    if (module.role.module_class == ModuleClass::kEmbedding) return module.num_bytes;
+    return module.num_matrices * module.n * module.k * 4;
+  }
+
+  // P3: shards must keep blocks and groups whole.
+  void check_sharding(const DetectedModule& module) {
+    const int32_t tp = plan_.options.tp;
+    const bool is_split = spread_of(module) == Spread::kTensorParallel ||
+                          (spread_of(module) == Spread::kExperts && plan_.options.ep == 1);
+    if (tp <= 1 || !is_split || !module.is_sound) return;
+    const std::string_view leaf = leaf_of(module.name);
+    const bool is_row_parallel =
+        leaf == "w2" || leaf == "wo_b" || leaf == "down_proj" || leaf == "o_proj";
+    const int64_t size = is_row_parallel ? module.k : module.n;
+    const bool is_block = module.scheme.kind == SchemeKind::kFp8Block;
+    const int64_t unit = is_row_parallel
+                             ? (module.scheme.is_quantized() && module.scheme.block.k > 0
+                                    ? std::max<int64_t>(module.scheme.block.k, 2)
+                                    : 1)
+                             : (is_block ? module.scheme.block.n : 1);
+    if (size % tp == 0 && (size / tp) % unit == 0) return;
+    const std::string general = quant::without_numbers(module.name);
+    if (!reported_shards_.insert(general).second) return;
+    std::string valid;
+    for (const int32_t candidate : {1, 2, 4, 8, 16, 32}) {
+      if (size % candidate != 0 || (size / candidate) % unit != 0) continue;
+      valid += fmt::format("{}{}", valid.empty() ? "" : ", ", candidate);
+    }
+    const bool may_pad = is_block && size % tp == 0;
+    add(plan_,
+        may_pad && plan_.options.pads_fp8_blocks ? Severity::kWarning : Severity::kError,
+        "Q-P3",
+        fmt::format("{}: {}={} over tp={} leaves {} per device, not a multiple of the {} {}; valid "
+                    "tp: {}. Fix: use one of them{}.",
+                    escape_for_display(general),
+                    is_row_parallel ? "K" : "N",
+                    size,
+                    tp,
+                    size % tp == 0 ? std::to_string(size / tp)
+                                   : fmt::format("{:.1f}", static_cast<double>(size) / tp),
+                    unit,
+                    is_block ? "FP8 block" : "scale group",
+                    valid.empty() ? "none" : valid,
+                    may_pad ? ", or --pad-fp8-blocks (neighbours share the edge scales)" : ""));
+  }
+
+  void finish(Entry& entry) {
+    PlannedModule& planned = entry.planned;
+    planned.layers.assign(entry.layers.begin(), entry.layers.end());
+    for (const auto& [key, count] : entry.parts) {
+      planned.parts.push_back(
+          {.name = std::get<0>(key), .n = std::get<1>(key), .k = std::get<2>(key), .count = count});
+    }
+    const auto most = std::max_element(
+        entry.evidence.begin(), entry.evidence.end(), [](const auto& a, const auto& b) {
+          return a.second < b.second;
+        });
+    planned.evidence = most->first;
+    if (entry.evidence.size() > 1) {
+      planned.evidence += fmt::format(" (and {} other forms)", entry.evidence.size() - 1);
+    }
+    // Biases and tables count with the first entry of their class.
+    const auto bytes = parameter_bytes_.find(planned.module_class);
+    if (bytes != parameter_bytes_.end()) {
+      planned.bytes += bytes->second;
+      planned.bytes_per_device += parameter_device_bytes_[planned.module_class];
+      parameter_bytes_.erase(bytes);
+    }
+    if (planned.kernel == nullptr) {
+      planned.why = "no kernel takes it";
+    } else {
+      planned.why = fmt::format("first record for {} that takes it",
+                                kernels::target_name(planned.kernel->target));
+      const std::string note = widened_note(*planned.kernel, entry.activation, entry.kind);
+      if (!note.empty()) planned.why += "; " + note;
+    }
+    plan_.modules.push_back(planned);
+  }
+
+  // K7: a weaker unit than the best record for this device has.
+  void report_slow() {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      PlannedModule& planned = plan_.modules[i];
+      if (planned.kernel == nullptr) continue;
+      for (const kernels::Refusal& refusal : better_[static_cast<std::ptrdiff_t>(i)]) {
+        const KernelInfo* best = find_kernel(refusal.kernel);
+        if (best->unit <= planned.kernel->unit) continue;
+        planned.why += fmt::format("; SLOW: {} unavailable because {}", best->name, refusal.reason);
+        const std::vector<std::string>& allowed = plan_.options.allow_slow;
+        const bool is_allowed =
+            std::find(allowed.begin(), allowed.end(), planned.module_class) != allowed.end();
+        add(plan_,
+            is_allowed ? Severity::kWarning : Severity::kError,
+            "Q-K7",
+            fmt::format("{} ({}): runs on {} units only, as {} refuses: {}. Fix: pass --allow-slow "
+                        "{} to accept it.",
+                        planned.module_class,
+                        planned.format,
+                        kernels::unit_name(planned.kernel->unit),
+                        best->name,
+                        refusal.reason,
+                        planned.module_class));
+        break;
+      }
+    }
+  }
+
+  const quant::Detection& detection_;
+  Plan& plan_;
+  const device::DeviceInfo device_;
+  std::vector<Entry> entries_;
+  std::map<ChoiceKey, Choice> choices_;
+  std::map<std::ptrdiff_t, std::vector<kernels::Refusal>> better_;
+  std::map<std::string, int64_t> parameter_bytes_;
+  std::map<std::string, int64_t> parameter_device_bytes_;
+  std::set<std::string> reported_shards_;
+};
+
+}  // namespace
+
+std::string_view leaf_of(std::string_view module) {
+  const size_t dot = module.rfind('.');
+  return dot == std::string_view::npos ? module : module.substr(dot + 1);
+}
+
+Spread spread_of(const DetectedModule& module) {
+  const std::string_view leaf = leaf_of(module.name);
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), leaf) != names.end();
+  };
+  switch (module.role.module_class) {
+    case ModuleClass::kRoutedExperts:
+      return Spread::kExperts;
+    case ModuleClass::kEmbedding:
+    case ModuleClass::kSharedExperts:
+    case ModuleClass::kDenseMlp:
+    case ModuleClass::kProjection:
+    case ModuleClass::kLmHead:
+      return Spread::kTensorParallel;
+    case ModuleClass::kAttention:
+      // Latents are shared by all heads (spec "deepseek-v4" 3.9).
+      return is_one_of({"wq_a", "wkv", "q_a_proj", "kv_proj", "kv_a_proj_with_mqa"})
+                 ? Spread::kReplicated
+                 : Spread::kTensorParallel;
+    case ModuleClass::kIndexer:
+      return is_one_of({"wq_b", "q_b_proj"}) ? Spread::kTensorParallel : Spread::kReplicated;
+    default:
+      return Spread::kReplicated;
+  }
+}
+
+int32_t num_shares(Spread spread, const PlanOptions& options) {
+  switch (spread) {
+    case Spread::kReplicated:
+      return 1;
+    case Spread::kTensorParallel:
+      return options.tp;
+    case Spread::kExperts:
+      return std::max(options.tp, options.ep);
+  }
+  return 1;
+}
+
+models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection) {
+  using models::deepseek_v4::DraftKind;
+  DraftKind kind = DraftKind::kNone;
+  for (const DetectedModule& module : detection.modules) {
+    if (module.name == "mtp.0.main_proj") return DraftKind::kDspark;
+    if (module.name == "mtp.0.e_proj") kind = DraftKind::kMtp;
+  }
+  return kind;
+}
+
+void plan_modules(const quant::Detection& detection, Plan& plan) {
+  ModulePlanner(detection, plan).run();
+}
+
+void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
+  Result<models::deepseek_v4::Ops> ops =
+      models::deepseek_v4::route_ops(config, plan.options.device.info(), {.for_plan = true});
+  if (!ops.ok()) {
+    return add(plan, Severity::kError, "Q-K1", ops.error().message + ". Fix: use another device.");
+  }
+  for (const kernels::Route* route : {&ops->attention,
+                                      &ops->indexer_score,
+                                      &ops->top_k,
+                                      &ops->rope_head,
+                                      &ops->hyper_post,
+                                      &ops->hyper_head,
+                                      &ops->compress_head,
+                                      &ops->select_experts,
+                                      &ops->swiglu,
+                                      &ops->combine_experts}) {
+    plan.ops.push_back({.name = std::string(kernels::op_name(route->kernel->op)),
+                        .kernel = route->kernel,
+                        .refused = route->refused});
+  }
+}
+
+}  // namespace nibble::engine::internal

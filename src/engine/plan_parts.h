@@ -1,0 +1,43 @@
+// Shared between the files that make a plan.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan.h"
+#include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/inventory.h"
+
+namespace nibble::engine::internal {
+
+// How a module's bytes spread over devices.
+enum class Spread : uint8_t { kReplicated, kTensorParallel, kExperts };
+
+// The last component of a module's name: "wq_a".
+std::string_view leaf_of(std::string_view module);
+
+Spread spread_of(const quant::DetectedModule& module);
+
+// Devices among which a module is split.
+int32_t num_shares(Spread spread, const PlanOptions& options);
+
+// The draft that the tensors describe.
+models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection);
+
+// Kernels, formats, resident bytes; K and P3 diagnostics.
+void plan_modules(const quant::Detection& detection, Plan& plan);
+// Ops without weights. V4 only.
+void plan_ops(const models::deepseek_v4::Config& config, Plan& plan);
+
+// What a decode step reads, and what a device holds.
+void plan_memory(const models::deepseek_v4::Config& config,
+                 const quant::Detection& detection,
+                 Plan& plan);
+void plan_performance(const models::deepseek_v4::Config& config,
+                      const quant::Detection& detection,
+                      Plan& plan);
+
+}  // namespace nibble::engine::internal

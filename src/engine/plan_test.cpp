@@ -1,0 +1,476 @@
+#include "engine/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "engine/plan_render.h"
+#include "quant/fixture_testing.h"
+
+namespace nibble::engine {
+namespace {
+
+using quant::V4Draft;
+using quant::V4Options;
+using quant::V4Shape;
+using quant::V4Weights;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// All tensors in one shard.
+checkpoint::ModelDescription describe(const quant::Fixture& fixture, std::string name = "model") {
+  checkpoint::ModelDescription description;
+  description.name = std::move(name);
+  description.shards = {{.file_name = "model.safetensors"}};
+  for (const quant::ConfigText& config : fixture.configs) {
+    description.configs.push_back({.file_name = config.file_name, .text = config.text});
+  }
+  for (const TensorMeta& tensor : fixture.tensors) {
+    description.tensors.push_back(tensor);
+    description.shard_of.push_back(0);
+    description.data_begin.push_back(description.data_bytes);
+    description.data_bytes += tensor.shape.num_elements() * dtype_size(tensor.dtype);
+  }
+  description.shards[0].file_bytes = description.data_bytes;
+  return description;
+}
+
+checkpoint::ModelDescription v4(const V4Shape& shape,
+                                const V4Options& options,
+                                std::string_view section = quant::kV4NativeSection) {
+  quant::Fixture fixture = quant::v4_fixture(shape, options);
+  fixture.config("config.json", quant::v4_config(shape, section));
+  return describe(fixture);
+}
+const checkpoint::ModelDescription& flash() {
+  static const auto description = v4(quant::v4_flash(), {});
+  return description;
+}
+checkpoint::ModelDescription form_b(const V4Shape& shape) {
+  return v4(shape, {.experts = V4Weights::kNvfp4}, quant::v4_form_b_section(shape.layers));
+}
+
+PlanOptions on(std::string_view device, int32_t count = 1) {
+  return {.device = find_device_sheet(device).value(), .num_devices = count};
+}
+
+std::string text_of(const Plan& plan) {
+  std::string text;
+  for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+    text += quant::to_text(diagnostic) + "\n";
+  }
+  return text;
+}
+std::set<std::string> codes_of(const Plan& plan, quant::Severity at_least) {
+  std::set<std::string> codes;
+  for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+    if (diagnostic.severity >= at_least) codes.insert(diagnostic.code);
+  }
+  return codes;
+}
+const PlannedModule& module_of(const Plan& plan, std::string_view name) {
+  for (const PlannedModule& module : plan.modules) {
+    if (module.module_class == name) return module;
+  }
+  ADD_FAILURE() << "no " << name;
+  static const PlannedModule none;
+  return none;
+}
+double gb_of(const Plan& plan, std::string_view name) {
+  int64_t bytes = 0;
+  for (const PlannedModule& module : plan.modules) {
+    if (module.module_class == name) bytes += module.bytes;
+  }
+  return static_cast<double>(bytes) / 1e9;
+}
+double draft_gb(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const PlannedModule& module : plan.modules) {
+    if (module.module_class.rfind("draft_", 0) == 0) bytes += module.bytes;
+  }
+  return static_cast<double>(bytes) / 1e9;
+}
+
+// Within half a unit of the last digit that the specification prints.
+#define EXPECT_PRINTED(value, printed, digits) \
+  EXPECT_NEAR(value, printed, 0.5 * std::pow(10.0, -(digits)) + 1e-9)
+
+// --- spec "deepseek-v4" 11.1: sizes ---
+
+TEST(PlanSizes, OfFlash) {
+  const Plan plan = make_plan(flash(), {}, on("h200", 2));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kWarning), IsEmpty()) << text_of(plan);
+  EXPECT_NEAR(static_cast<double>(plan.num_tensors), 69'000, 500);
+  // Sinks, norms and their like are below the printed digits.
+  EXPECT_NEAR(gb_of(plan, "attention"), 4.599, 0.001);
+  EXPECT_NEAR(gb_of(plan, "compressor"), 0.353 + 0.173, 0.006);
+  EXPECT_PRINTED(gb_of(plan, "indexer"), 0.275, 3);
+  EXPECT_PRINTED(gb_of(plan, "routed_experts"), 147.170, 3);
+  EXPECT_PRINTED(gb_of(plan, "shared_experts"), 1.082, 3);
+  EXPECT_NEAR(gb_of(plan, "router"), 0.090 + 0.019, 0.001);
+  EXPECT_NEAR(gb_of(plan, "hyper_connection"), 0.135, 0.001);
+  EXPECT_PRINTED(gb_of(plan, "embedding"), 1.059, 3);
+  EXPECT_PRINTED(gb_of(plan, "lm_head"), 1.059, 3);
+  EXPECT_PRINTED(draft_gb(plan), 3.594, 3);
+  EXPECT_PRINTED(static_cast<double>(plan.download_bytes) / 1e9, 159.61, 2);
+}
+
+TEST(PlanSizes, OfPro) {
+  const Plan plan = make_plan(v4(quant::v4_pro(), {}), {}, on("b300", 4));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kWarning), IsEmpty()) << text_of(plan);
+  EXPECT_EQ(plan.num_tensors, 145'116);
+  EXPECT_NEAR(gb_of(plan, "attention"), 18.295, 0.001);
+  EXPECT_NEAR(gb_of(plan, "compressor"), 0.881 + 0.463, 0.01);
+  EXPECT_PRINTED(gb_of(plan, "indexer"), 0.625, 3);
+  EXPECT_PRINTED(gb_of(plan, "routed_experts"), 822.054, 3);
+  EXPECT_PRINTED(gb_of(plan, "shared_experts"), 4.03, 2);
+  EXPECT_PRINTED(gb_of(plan, "hyper_connection"), 0.336, 3);
+  EXPECT_PRINTED(gb_of(plan, "lm_head"), 1.853, 3);
+  EXPECT_PRINTED(draft_gb(plan), 13.957, 3);
+  EXPECT_PRINTED(static_cast<double>(plan.download_bytes) / 1e9, 864.70, 2);
+  EXPECT_PRINTED(static_cast<double>(plan.download_bytes) / (1 << 30), 805.32, 2);
+}
+
+TEST(PlanSizes, OfFlashWithDspark) {
+  const Plan plan =
+      make_plan(v4(quant::v4_flash(), {.draft = V4Draft::kDspark}), {}, on("h200", 2));
+  EXPECT_PRINTED(draft_gb(plan), 10.86, 2);
+  EXPECT_PRINTED(static_cast<double>(plan.download_bytes) / 1e9, 166.9, 1);
+}
+
+// --- spec "deepseek-v4" 11.2: bytes per step ---
+
+TEST(PlanSteps, ExpectedDistinctExperts) {
+  const std::pair<int, double> flash_table[] = {{1, 6.00},
+                                                {2, 11.86},
+                                                {4, 23.17},
+                                                {6, 33.96},
+                                                {8, 44.24},
+                                                {16, 80.84},
+                                                {32, 136.15},
+                                                {64, 199.89},
+                                                {128, 243.70},
+                                                {256, 255.41}};
+  for (const auto& [batch, experts] : flash_table) {
+    EXPECT_PRINTED(expected_distinct_experts(256, 6, batch), experts, 2);
+  }
+  EXPECT_NEAR(expected_distinct_experts(384, 6, 64), 243.9, 0.06);
+}
+
+TEST(PlanSteps, BytesOfFlash) {
+  const Plan plan = make_plan(flash(), {}, on("h200"));
+  ASSERT_TRUE(plan.performance);
+  const std::vector<PlanBatch>& steps = plan.performance->batches;
+  ASSERT_EQ(steps.size(), 4U);
+  // The table adds up components in MB; norms, sinks and position tables are not among them.
+  EXPECT_NEAR(steps[0].weight_bytes / 1e6, 11'217, 11);
+  EXPECT_PRINTED(steps[1].weight_bytes / 1e9, 54.2, 1);
+  EXPECT_PRINTED(steps[2].weight_bytes / 1e9, 122.7, 1);
+  EXPECT_PRINTED(steps[3].weight_bytes / 1e9, 154.6, 1);
+  EXPECT_EQ(steps[3].batch, 256);
+  // Spec 6.3: 24 MB at 32k.
+  EXPECT_NEAR(steps[0].kv_bytes / 1e6, 24.2, 0.3);
+}
+
+TEST(PlanSteps, BytesOfPro) {
+  const Plan plan = make_plan(v4(quant::v4_pro(), {}), {}, on("b300", 4));
+  EXPECT_NEAR(plan.performance->batches[0].weight_bytes / 1e6, 39'665, 30);
+}
+
+// Spec "performance" 2.2: bytes of one device under tensor parallelism.
+TEST(PlanSteps, BytesOfOneDevice) {
+  for (const auto& [tp, gb] : {std::pair{2, 6.16}, std::pair{4, 3.64}, std::pair{8, 2.38}}) {
+    const Plan plan = make_plan(flash(), {}, on("rtx-pro-6000", tp));
+    const PlanBatch& step = plan.performance->batches[0];
+    EXPECT_NEAR((step.bytes_per_device - step.kv_bytes) / 1e9, gb, 0.02) << tp;
+  }
+  const Plan h200 = make_plan(flash(), {}, on("h200"));
+  EXPECT_NEAR(h200.performance->batches[0].bound_seconds * 1e3, 11.217e9 / 4.6e12 * 1e3, 0.02);
+}
+
+// --- spec "deepseek-v4" 6.2: cache ---
+
+TEST(PlanMemory, CacheOfOneSequence) {
+  // Experts do not matter here; fewer make it quicker.
+  const auto sequence_mb = [](V4Shape shape, int32_t context) {
+    shape.experts = 8;
+    PlanOptions options = on("b300", 4);
+    options.context = context;
+    const Plan plan = make_plan(v4(shape, {.draft = V4Draft::kNone}), {}, options);
+    return static_cast<double>(plan.memory->kv()) / 1e6;
+  };
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 32'768), 118.4, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 131'072), 463.8, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 1'048'576), 3688, 0);
+  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 32'768), 169.4, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 1'048'576), 5280, 0);
+
+  const Plan plan = make_plan(v4(quant::v4_flash(), {.draft = V4Draft::kNone}), {}, on("b300", 4));
+  EXPECT_PRINTED(static_cast<double>(plan.memory->compressor_state) / 1e6, 12.2, 1);
+  EXPECT_PRINTED(static_cast<double>(plan.memory->windows) / 1e6, 3.2, 1);
+}
+
+TEST(PlanMemory, SaysWhatFits) {
+  EXPECT_FALSE(make_plan(flash(), {}, on("h200")).memory->fits());
+  EXPECT_THAT(codes_of(make_plan(flash(), {}, on("h200")), quant::Severity::kWarning),
+              Contains("Q-M1"));
+  const Plan two = make_plan(flash(), {}, on("h200", 2));
+  EXPECT_TRUE(two.memory->fits());
+  EXPECT_GT(two.memory->max_concurrency, 300);
+  EXPECT_EQ(two.memory->max_context, 1'048'576);
+  // What is promised to fit fits, and one more does not.
+  PlanOptions options = on("rtx-pro-6000", 2);
+  options.context = 131'072;
+  const Plan first = make_plan(flash(), {}, options);
+  options.concurrency = static_cast<int32_t>(first.memory->max_concurrency);
+  EXPECT_TRUE(make_plan(flash(), {}, options).memory->fits());
+  options.concurrency += 2;
+  EXPECT_FALSE(make_plan(flash(), {}, options).memory->fits());
+}
+
+TEST(PlanMemory, ExpertsMaySpreadFurtherThanHeads) {
+  PlanOptions options = on("h200", 8);
+  options.tp = 2;
+  options.ep = 8;
+  const Plan plan = make_plan(flash(), {}, options);
+  EXPECT_EQ(module_of(plan, "routed_experts").bytes_per_device * 8,
+            module_of(plan, "routed_experts").bytes);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << text_of(plan);
+}
+
+// --- kernels ---
+
+TEST(PlanKernels, OfEachMachine) {
+  const std::map<std::string, std::string> experts = {
+      {"a100", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
+      {"l40s", "grouped_matmul.mxfp4.bf16.sm_89.tensor_core"},
+      {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
+      {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
+      {"b200", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
+      {"b300", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
+      {"rtx-pro-6000", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
+      {"rtx-5090", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
+      {"gb10", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
+      {"cpu", "grouped_matmul.mxfp4.bf16.avx512_bf16.simd"}};
+  for (const auto& [device, kernel] : experts) {
+    V4Shape shape = quant::v4_flash();
+    shape.experts = 8;
+    const Plan plan = make_plan(v4(shape, {}), {}, on(device));
+    EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << device << text_of(plan);
+    EXPECT_EQ(module_of(plan, "routed_experts").kernel->name, kernel) << device;
+    const bool is_cpu = device == "cpu";
+    EXPECT_EQ(plan.is_runnable, is_cpu) << device;
+    EXPECT_EQ(module_of(plan, "attention").kernel->unit,
+              is_cpu ? kernels::ComputeUnit::kSimd : kernels::ComputeUnit::kTensorCore);
+    EXPECT_EQ(plan.ops.size(), 10U);
+  }
+}
+
+// B10: FP8 and MXFP4 on a GPU without either.
+TEST(PlanKernels, AmpereWidensAndSaysSoB10) {
+  const Plan plan = make_plan(flash(), {}, on("a100", 4));
+  EXPECT_EQ(module_of(plan, "attention").kernel->name,
+            "matmul.fp8_block128x128.bf16.sm_80.tensor_core");
+  EXPECT_THAT(module_of(plan, "attention").why, HasSubstr("W8A16: this GPU has no FP8"));
+  EXPECT_THAT(module_of(plan, "routed_experts").why, HasSubstr("W4A16"));
+}
+
+TEST(PlanKernels, Nvfp4WithoutFp4CoresIsW4A16) {
+  const auto description = form_b(quant::v4_small());
+  const Plan h200 = make_plan(description, {}, on("h200"));
+  EXPECT_EQ(module_of(h200, "routed_experts").kernel->name,
+            "grouped_matmul.nvfp4.bf16.sm_90.tensor_core");
+  EXPECT_THAT(module_of(h200, "routed_experts").why, HasSubstr("W4A16: this GPU has no FP4"));
+  const Plan b200 = make_plan(description, {}, on("b200"));
+  EXPECT_EQ(module_of(b200, "routed_experts").kernel->name,
+            "grouped_matmul.nvfp4.nvfp4.sm_100.tensor_core");
+  // Draft and model differ: each gets its own.
+  EXPECT_EQ(module_of(b200, "draft_routed_experts").format, "mxfp4");
+  EXPECT_THAT(codes_of(b200, quant::Severity::kInfo), Contains("Q-C7"));
+}
+
+TEST(PlanKernels, UnknownGenerationHasNoneK1) {
+  PlanOptions options = on("h200");
+  options.device.name = "future";
+  options.device.sm = 130;
+  const Plan plan = make_plan(v4(quant::v4_small(), {}), {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-K1"));
+  EXPECT_FALSE(plan.modules.empty());
+  EXPECT_EQ(module_of(plan, "routed_experts").format, "mxfp4");
+  EXPECT_EQ(module_of(plan, "routed_experts").kernel, nullptr);
+}
+
+// B32: a kernel that was asked for is honoured or refused.
+TEST(PlanKernels, ForcedKernelIsHonouredOrRefusedB32) {
+  PlanOptions options = on("h200");
+  options.only_kernel = "avx512";
+  const Plan plan = make_plan(v4(quant::v4_small(), {}), {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-K4"));
+}
+
+TEST(PlanKernels, SlowerThanBestNeedsPermissionK7) {
+  V4Shape odd = quant::v4_small();
+  odd.intermediate = 288;  // k of w2 is no multiple of 128
+  PlanOptions options = on("rtx-pro-6000");
+  const auto description = v4(odd, {.linears = V4Weights::kBf16}, "");
+  const Plan plan = make_plan(description, {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-K7")) << text_of(plan);
+  options.allow_slow = {
+      "routed_experts", "draft_routed_experts", "shared_experts", "draft_shared_experts"};
+  const Plan allowed = make_plan(description, {}, options);
+  EXPECT_THAT(codes_of(allowed, quant::Severity::kError), IsEmpty()) << text_of(allowed);
+  EXPECT_THAT(text_of(allowed), HasSubstr("k 288, needs a multiple of 128"));
+}
+
+// --- checks against config.json, and sharding ---
+
+TEST(PlanChecks, MissingModuleIsC1b) {
+  auto description = v4(quant::v4_small(), {});
+  std::erase_if(description.tensors, [](const TensorMeta& tensor) {
+    return tensor.name == "layers.1.attn.kv_norm.weight";
+  });
+  const Plan plan = make_plan(description, {}, on("h200"));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-C1b"));
+  EXPECT_THAT(text_of(plan), HasSubstr("layers.1.attn.kv_norm"));
+}
+
+TEST(PlanChecks, ShapesThatConfigContradictsAreD2) {
+  quant::Fixture fixture = quant::v4_fixture(quant::v4_small(), {});
+  V4Shape other = quant::v4_small();
+  other.intermediate = 512;
+  fixture.config("config.json", quant::v4_config(other, quant::kV4NativeSection));
+  const Plan plan = make_plan(describe(fixture), {}, on("h200"));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-D2"));
+  EXPECT_THAT(text_of(plan), HasSubstr("stored as [256, 256]; expected [512, 256] by config.json"));
+}
+
+// B38: shards of 80 rows against blocks of 128.
+TEST(PlanChecks, ShardsThatCutBlocksAreP3B38) {
+  V4Shape shape = quant::v4_small();
+  shape.intermediate = 640;
+  PlanOptions options = on("h200", 4);
+  const auto description = v4(shape, {});
+  const Plan plan = make_plan(description, {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-P3"));
+  EXPECT_THAT(
+      text_of(plan),
+      HasSubstr("layers.*.ffn.shared_experts.w1: N=640 over tp=4 leaves 160 per device, not "
+                "a multiple of the 128 FP8 block; valid tp: 1. Fix: use one of them, or "
+                "--pad-fp8-blocks"));
+  options.device.memory_bytes = int64_t{1} << 40;
+  options.pads_fp8_blocks = true;
+  EXPECT_THAT(text_of(make_plan(description, {}, options)), HasSubstr("warning[Q-P3]"));
+}
+
+TEST(PlanChecks, DamagedFilesComeWithWhatCouldBeResolved) {
+  auto description = v4(quant::v4_small(), {});
+  Error fault = data_loss("model-2.safetensors: the download is incomplete");
+  fault.reason = "Q-F1";
+  description.faults.push_back(fault);
+  const Plan plan = make_plan(description, {}, on("h200"));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-F1"));
+  EXPECT_EQ(module_of(plan, "routed_experts").format, "mxfp4");
+}
+
+TEST(PlanChecks, OtherModelsAreDetectedAndSaidSo) {
+  quant::Fixture fixture;
+  fixture.dense("model.embed_tokens", 512, 256);
+  fixture.dense("lm_head", 512, 256);
+  fixture.dense("model.layers.0.self_attn.q_proj", 256, 256);
+  fixture.nvfp4_ct("model.layers.0.mlp.experts.0.up_proj", 256, 256);
+  fixture.config(
+      "config.json",
+      R"({"model_type":"qwen3_moe","num_hidden_layers":1,"quantization_config":{"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"float","group_size":16}}},"ignore":["lm_head","re:.*self_attn.*"]}})");
+  const Plan plan = make_plan(describe(fixture), {}, on("rtx-5090"));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << text_of(plan);
+  EXPECT_THAT(text_of(plan), HasSubstr("this version runs deepseek_v4 only"));
+  EXPECT_FALSE(plan.is_runnable);
+  EXPECT_EQ(module_of(plan, "routed_experts").kernel->name,
+            "grouped_matmul.nvfp4.nvfp4.sm_120.tensor_core");
+}
+
+// --- renderings ---
+
+TEST(PlanRender, JsonHasTheStatedFields) {
+  const Plan plan = make_plan(form_b(quant::v4_small()), {}, on("rtx-pro-6000", 8));
+  const json::Value json = plan_json(plan);
+  for (const char* key :
+       {"errors", "warnings", "modules", "memory", "download", "performance", "ops", "device"}) {
+    EXPECT_NE(json.find(key), nullptr) << key;
+  }
+  std::set<std::string> classes;
+  for (const json::Value& module : *json.find("modules")->as_array()) {
+    for (const char* key : {"class",
+                            "layers",
+                            "format",
+                            "evidence",
+                            "kernel",
+                            "unit",
+                            "status",
+                            "verified",
+                            "why",
+                            "refused"}) {
+      EXPECT_NE(module.find(key), nullptr) << key;
+    }
+    classes.insert(*module.find("class")->as_string());
+    EXPECT_EQ(*module.find("status")->as_string(), "planned");
+    EXPECT_EQ(*module.find("verified")->as_string(), "not run on hardware");
+  }
+  EXPECT_THAT(classes,
+              testing::IsSupersetOf({"embedding",
+                                     "attention",
+                                     "router",
+                                     "shared_experts",
+                                     "routed_experts",
+                                     "lm_head",
+                                     "norm",
+                                     "hyper_connection",
+                                     "draft_attention",
+                                     "draft_routed_experts"}));
+}
+
+TEST(PlanRender, TextNamesKernelsMemoryAndBounds) {
+  const std::string text = plan_text(make_plan(flash(), {}, on("rtx-pro-6000", 8)));
+  EXPECT_THAT(text, HasSubstr("8x RTX PRO 6000 Blackwell (sm_120, 96.0 GB, 1.45 TB/s)"));
+  EXPECT_THAT(text,
+              HasSubstr("-> grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode (tensor_core, "
+                        "planned, not run on hardware)"));
+  EXPECT_THAT(text, HasSubstr("header: I8 + F8_E8M0/32; expert_dtype fp4 (config.json)"));
+  EXPECT_THAT(text, HasSubstr("it fits"));
+  EXPECT_THAT(text, HasSubstr("199.9"));
+}
+
+TEST(PlanRender, ComparisonHasALinePerPlan) {
+  const Plan plans[] = {make_plan(flash(), {}, on("rtx-pro-6000", 8)),
+                        make_plan(form_b(quant::v4_flash()), {}, on("rtx-pro-6000", 8))};
+  const std::string text = comparison_text(plans);
+  EXPECT_THAT(text, HasSubstr("mxfp4"));
+  EXPECT_THAT(text, HasSubstr("nvfp4"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+}
+
+TEST(DeviceSheets, AreFoundByName) {
+  for (const char* name : {"rtx-pro-6000",
+                           "rtx-5090",
+                           "h100",
+                           "h200",
+                           "b200",
+                           "b300",
+                           "a100",
+                           "l40s",
+                           "gb10",
+                           "cpu"}) {
+    EXPECT_EQ(find_device_sheet(name)->name, name);
+  }
+  const Result<DeviceSheet> none = find_device_sheet("h300");
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message, HasSubstr("rtx-pro-6000, rtx-5090"));
+}
+
+}  // namespace
+}  // namespace nibble::engine

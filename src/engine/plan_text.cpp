@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/utf8.h"
+#include "engine/plan_render.h"
+
+namespace nibble::engine {
+namespace {
+
+std::string gb(double bytes) {
+  return bytes >= 1e8 ? fmt::format("{:.1f} GB", bytes / 1e9)
+                      : fmt::format("{:.1f} MB", bytes / 1e6);
+}
+std::string gb(int64_t bytes) { return gb(static_cast<double>(bytes)); }
+
+std::string duration(double seconds) {
+  if (seconds < 90) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 5400) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+// "0-2,4,6": ascending layers.
+std::string ranges(const std::vector<int32_t>& layers) {
+  std::string text;
+  for (size_t i = 0; i < layers.size();) {
+    size_t j = i;
+    while (j + 1 < layers.size() && layers[j + 1] == layers[j] + 1) ++j;
+    if (!text.empty()) text += ",";
+    text += j > i ? fmt::format("{}-{}", layers[i], layers[j]) : fmt::format("{}", layers[i]);
+    i = j + 1;
+  }
+  constexpr size_t kShown = 24;
+  return text.size() <= kShown ? text : fmt::format("{} layers", layers.size());
+}
+
+std::string machine(const PlanOptions& o) {
+  const std::string count = o.num_devices > 1 ? fmt::format("{}x ", o.num_devices) : "";
+  const std::string sm = o.device.sm > 0 ? fmt::format("sm_{}, ", o.device.sm) : "";
+  return fmt::format("{}{} ({}{}, {:.2f} TB/s)",
+                     count,
+                     o.device.title,
+                     sm,
+                     gb(o.device.memory_bytes),
+                     o.device.read_bytes_per_s / 1e12);
+}
+
+void append_summary(std::string& out, const Plan& plan) {
+  const PlanOptions& o = plan.options;
+  out += fmt::format(
+      "{}: {}{}, {} in {} shards, {} tensors\n",
+      escape_for_display(plan.target),
+      plan.model_type.empty() ? "no model_type" : escape_for_display(plan.model_type),
+      plan.num_hidden_layers > 0 ? fmt::format(", {} layers", plan.num_hidden_layers) : "",
+      gb(plan.download_bytes),
+      plan.num_shards,
+      plan.num_tensors);
+  out += fmt::format("on {}, tp {}, ep {}, context {}, {} sequence{}, for {}\n",
+                     machine(o),
+                     o.tp,
+                     o.ep,
+                     o.context,
+                     o.concurrency,
+                     o.concurrency == 1 ? "" : "s",
+                     o.goal == Goal::kLatency ? "latency" : "throughput");
+  out += plan.is_runnable ? "this build runs it\n" : "this build cannot run this plan\n";
+}
+
+void append_diagnostics(std::string& out, const Plan& plan) {
+  for (const quant::Severity severity :
+       {quant::Severity::kError, quant::Severity::kWarning, quant::Severity::kInfo}) {
+    for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+      if (diagnostic.severity == severity) out += quant::to_text(diagnostic) + "\n";
+    }
+  }
+}
+
+std::string kernel_status(const kernels::KernelInfo& kernel) {
+  return fmt::format("{}, {}, {}",
+                     kernels::unit_name(kernel.unit),
+                     kernels::status_name(kernel.status),
+                     kernel.verified.empty() ? std::string("not run on hardware")
+                                             : fmt::format("verified on {}", kernel.verified));
+}
+
+void append_modules(std::string& out, const Plan& plan) {
+  out += "\nFormats and kernels\n";
+  for (const PlannedModule& module : plan.modules) {
+    const std::string layers =
+        module.layers.empty() ? "" : fmt::format(" [{}]", ranges(module.layers));
+    out += fmt::format(
+        "  {:<44} {:<17} {:>9}\n", module.module_class + layers, module.format, gb(module.bytes));
+    out += fmt::format("    {}\n", escape_for_display(module.evidence));
+    if (module.kernel != nullptr) {
+      out += fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel));
+    }
+    out += fmt::format("    why: {}\n", module.why);
+  }
+  if (plan.ops.empty()) return;
+  out += "\nOther kernels\n";
+  for (const PlannedOp& op : plan.ops) {
+    out += op.kernel == nullptr
+               ? fmt::format("  {:<20} none\n", op.name)
+               : fmt::format(
+                     "  {:<20} {} ({})\n", op.name, op.kernel->name, kernel_status(*op.kernel));
+  }
+}
+
+void append_memory(std::string& out, const Plan& plan) {
+  const double bits = static_cast<double>(plan.download_bytes) * 8;
+  out += fmt::format("\nOn disk {}; download {} at 100 Mbit/s, {} at 1 Gbit/s, {} at 10 Gbit/s\n",
+                     gb(plan.download_bytes),
+                     duration(bits / 1e8),
+                     duration(bits / 1e9),
+                     duration(bits / 1e10));
+  if (!plan.memory) return;
+  const PlanMemory& m = *plan.memory;
+  const PlanOptions& o = plan.options;
+  out += fmt::format("\nMemory of each device ({})\n", m.fits() ? "it fits" : "IT DOES NOT FIT");
+  const std::pair<const char*, int64_t> rows[] = {{"weights", m.weights - m.draft_weights},
+                                                  {"draft weights", m.draft_weights},
+                                                  {"KV windows", m.windows},
+                                                  {"KV entries, ratio 4", m.entries_4},
+                                                  {"KV index keys, ratio 4", m.index_entries},
+                                                  {"KV entries, ratio 128", m.entries_128},
+                                                  {"compressor state", m.compressor_state},
+                                                  {"draft state", m.draft_state},
+                                                  {"snapshots", m.snapshots},
+                                                  {"workspace", m.workspace},
+                                                  {"reserved", m.reserved},
+                                                  {"total", m.total()},
+                                                  {"of", m.capacity}};
+  for (const auto& [name, bytes] : rows) {
+    if (bytes != 0) out += fmt::format("  {:<24} {:>10}\n", name, gb(bytes));
+  }
+  out += fmt::format("  at most {} sequences of {} tokens, or {} tokens for {} sequence{}\n",
+                     m.max_concurrency,
+                     o.context,
+                     m.max_context,
+                     o.concurrency,
+                     o.concurrency == 1 ? "" : "s");
+}
+
+void append_performance(std::string& out, const Plan& plan) {
+  if (!plan.performance) return;
+  const PlanPerformance& p = *plan.performance;
+  out +=
+      "\nDecode\n  batch  experts/layer  weights/step    cache/step    bound ms   bound tok/s   "
+      "expected tok/s\n";
+  for (const PlanBatch& step : p.batches) {
+    out +=
+        fmt::format("  {:>5}  {:>13.1f}  {:>12}  {:>12}  {:>10.2f}  {:>12.0f}   {:.0f} to {:.0f}\n",
+                    step.batch,
+                    step.distinct_experts,
+                    gb(step.weight_bytes),
+                    gb(step.kv_bytes),
+                    step.bound_seconds * 1e3,
+                    step.bound_tok_s(),
+                    step.bound_tok_s() * p.low_share,
+                    step.bound_tok_s() * p.high_share);
+  }
+  out += "  expected: " + p.assumption + "\n";
+}
+
+// The routed experts, which decide most.
+const PlannedModule* experts_of(const Plan& plan) {
+  for (const PlannedModule& module : plan.modules) {
+    if (module.module_class == "routed_experts") return &module;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan) {
+  std::string out;
+  append_summary(out, plan);
+  append_diagnostics(out, plan);
+  append_modules(out, plan);
+  append_memory(out, plan);
+  append_performance(out, plan);
+  return out;
+}
+
+std::string comparison_text(std::span<const Plan> plans) {
+  std::string out =
+      fmt::format("{:<34} {:<18} {:<16} {:>10} {:>10} {:>8} {:>9} {:>18} {:>18}  {}\n",
+                  "target",
+                  "machine",
+                  "experts",
+                  "size",
+                  "weights/GPU",
+                  "fits",
+                  "sequences",
+                  "tok/s at 1",
+                  "tok/s at 16",
+                  "expert kernel");
+  for (const Plan& plan : plans) {
+    const PlannedModule* experts = experts_of(plan);
+    const PlanOptions& o = plan.options;
+    const auto speed = [&](int32_t batch) -> std::string {
+      if (!plan.performance) return "-";
+      for (const PlanBatch& step : plan.performance->batches) {
+        if (step.batch != batch) continue;
+        return fmt::format("{:.0f}-{:.0f} of {:.0f}",
+                           step.bound_tok_s() * plan.performance->low_share,
+                           step.bound_tok_s() * plan.performance->high_share,
+                           step.bound_tok_s());
+      }
+      return "-";
+    };
+    out += fmt::format("{:<34} {:<18} {:<16} {:>10} {:>10} {:>8} {:>9} {:>18} {:>18}  {}\n",
+                       escape_for_display(plan.target).substr(0, 34),
+                       fmt::format("{}x {}", o.num_devices, o.device.name),
+                       experts != nullptr ? experts->format : "-",
+                       gb(plan.download_bytes),
+                       plan.memory ? gb(plan.memory->weights) : "-",
+                       plan.memory ? (plan.memory->fits() ? "yes" : "NO") : "-",
+                       plan.memory ? std::to_string(plan.memory->max_concurrency) : "-",
+                       speed(1),
+                       speed(16),
+                       experts != nullptr && experts->kernel != nullptr ? experts->kernel->name
+                                                                        : std::string_view("-"));
+  }
+  bool has_errors = false;
+  for (const Plan& plan : plans) {
+    for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+      if (diagnostic.severity != quant::Severity::kError) continue;
+      out += fmt::format("{}{}: {}\n",
+                         has_errors ? "" : "\n",
+                         escape_for_display(plan.target),
+                         quant::to_text(diagnostic));
+      has_errors = true;
+    }
+  }
+  return out;
+}
+
+}  // namespace nibble::engine
