@@ -64,7 +64,8 @@ Result<BlobCheck> check_blob(const RepoCache& cache,
   }
   TRY_ASSIGN(const BlobHasher::Finished found, hash_blob(path, file, cancel, on_read));
   if (*size == file.size && found.digest == file.etag) {
-    if (!record) TRY(write_atomically(cache.record(file.etag), found.record.to_json()));
+    if (!record)
+      TRY(write_atomically(cache.record(file.etag), found.record.to_json(), cache.scratch()));
     return BlobCheck{BlobCheck::State::kGood, {}, {}};
   }
   BlobCheck check{BlobCheck::State::kDamaged, {}, {}};

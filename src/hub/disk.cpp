@@ -127,9 +127,8 @@ Result<void> make_directories(const Path& path) {
   return {};
 }
 
-Result<void> write_atomically(const Path& path, std::string_view text) {
-  Path temporary = path;
-  temporary += fmt::format(".{}.tmp", ::getpid());
+Result<void> write_atomically(const Path& path, std::string_view text, const Path& scratch) {
+  const Path temporary = scratch / fmt::format("{}.{}.tmp", path.filename().string(), ::getpid());
   {
     TRY_ASSIGN(const UniqueFd fd, open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC));
     Result<void> written = write_at(fd, temporary, 0, std::as_bytes(std::span(text)));

@@ -57,8 +57,10 @@ Result<void> rename_file(const Path& from, const Path& to);
 Result<void> remove_file(const Path& path);  // success when it does not exist
 Result<void> make_directories(const Path& path);
 
-// Replaces `path` with `text`, durably: readers see the old or the new text, never a part.
-Result<void> write_atomically(const Path& path, std::string_view text);
+// Replaces `path` with `text`, durably: readers see the old or the new text, never a part. Until it
+// is whole it lies in `scratch`, a directory of the same file system where nobody minds what a
+// killed process leaves.
+Result<void> write_atomically(const Path& path, std::string_view text, const Path& scratch);
 
 // Bytes that this user may still write below `directory`, and the longest file it may hold.
 Result<int64_t> free_bytes(const Path& directory);

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 96;       // the hub's own limit of each part
 constexpr size_t kMaxRevisionBytes = 250;  // becomes a file name below refs/
 constexpr size_t kMaxPathBytes = 1024;
-constexpr size_t kMaxPartBytes = 250;  // file systems take 255; temporary names need a few
+constexpr size_t kMaxPartBytes = 240;  // file systems take 255; temporary names need a few
 
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -163,7 +163,7 @@ Result<void> check_repo_path(std::string_view path) {
     const std::string_view part = rest.substr(0, slash);
     if (part.empty()) return refuse("is absolute or has an empty part");
     if (part == "." || part == "..") return refuse("leaves its directory");
-    if (part.size() > kMaxPartBytes) return refuse("has a part longer than 250 bytes");
+    if (part.size() > kMaxPartBytes) return refuse("has a part longer than 240 bytes");
     if (slash == std::string_view::npos) return {};
     rest.remove_prefix(slash + 1);
   }

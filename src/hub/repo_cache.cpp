@@ -87,8 +87,10 @@ Path RepoCache::journal(std::string_view etag) const {
 }
 
 Path RepoCache::record(std::string_view etag) const {
-  return root_ / kPrivateFolder / fmt::format("{}.json", etag);
+  return scratch() / fmt::format("{}.json", etag);
 }
+
+Path RepoCache::scratch() const { return root_ / kPrivateFolder; }
 
 Path RepoCache::lock(std::string_view etag) const {
   return cache_dir_ / ".locks" / folder_ / fmt::format("{}.lock", etag);
@@ -100,7 +102,7 @@ Result<void> RepoCache::create_directories() const {
   TRY(make_directories(blobs()));
   TRY(make_directories(root_ / "refs"));
   TRY(make_directories(root_ / "snapshots"));
-  TRY(make_directories(root_ / kPrivateFolder));
+  TRY(make_directories(scratch()));
   return make_directories(cache_dir_ / ".locks" / folder_);
 }
 
@@ -122,7 +124,7 @@ Result<std::optional<std::string>> RepoCache::read_ref(const std::string& revisi
 Result<void> RepoCache::write_ref(const std::string& revision, const std::string& commit) const {
   const Path relative(revision);
   TRY(make_plain_directories(root_ / "refs", relative.parent_path()));
-  return write_atomically(root_ / "refs" / relative, commit);
+  return write_atomically(root_ / "refs" / relative, commit, scratch());
 }
 
 Result<void> RepoCache::link_file(const std::string& commit, const RepoFile& file) const {
@@ -134,8 +136,7 @@ Result<void> RepoCache::link_file(const std::string& commit, const RepoFile& fil
   std::error_code fault;
   if (std::filesystem::read_symlink(path, fault) == target && !fault) return {};
   // A new link is renamed over the old one, so that a reader always finds the file.
-  Path temporary = path;
-  temporary += fmt::format(".{}", ::getpid());
+  const Path temporary = scratch() / fmt::format("link.{}", ::getpid());
   TRY(remove_file(temporary));
   // File systems without symbolic links mostly have hard ones.
   if (::symlink(target.c_str(), temporary.c_str()) != 0 &&

@@ -27,6 +27,8 @@ class RepoCache final {
   // Our own knowledge of a verified blob: see BlobRecord.
   Path record(std::string_view etag) const;
   Path lock(std::string_view etag) const;
+  // For files and links before they are renamed to where others look.
+  Path scratch() const;
   Path snapshot(std::string_view commit) const;
 
   Result<void> create_directories() const;

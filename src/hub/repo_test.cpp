@@ -82,7 +82,7 @@ TEST(RepoPath, RefusesWhatLeavesOrHides) {
                                   std::string("a\0b", 3),
                                   std::string("a\x7F"),
                                   std::string("\xFF"),
-                                  std::string(251, 'a'),
+                                  std::string(241, 'a'),
                                   "a/" + std::string(1100, 'b')}) {
     const Result<void> checked = check_repo_path(path);
     ASSERT_FALSE(checked.ok()) << path;

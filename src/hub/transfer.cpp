@@ -268,7 +268,7 @@ Result<void> Transfer::publish(ActiveBlob& active, const BlobRecord& record) {
   TRY(rename_file(cache_.partial(etag), cache_.blob(etag)));
   TRY(sync_directory(cache_.blobs()));
   // After the rename: a record must never vouch for bytes that somebody else put there.
-  TRY(write_atomically(cache_.record(etag), record.to_json()));
+  TRY(write_atomically(cache_.record(etag), record.to_json(), cache_.scratch()));
   return remove_leftovers(etag);
 }
 

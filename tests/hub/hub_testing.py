@@ -83,6 +83,10 @@ class HubTest(unittest.TestCase):
             self.assertFalse(os.path.isabs(target), target)
             self.assertEqual((path.parent / target).resolve(), (self.root / "blobs" / file.etag).resolve())
             self.assertEqual(path.read_bytes(), file.data, file.path)
+        if files is None:
+            found = {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if not path.is_dir()}
+            self.assertEqual(found, set(hub.files))
+            self.assertEqual([path.name for path in (self.root / "refs").iterdir()], ["main"])
         self.assert_no_leftovers()
 
     def assert_no_leftovers(self):
