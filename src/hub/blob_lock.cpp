@@ -86,7 +86,9 @@ bool evict(const Path& owner, const std::string& expected_text) {
   const Result<std::string> moved = read_file(aside, 4096);
   const bool is_expected = moved.ok() && *moved == expected_text;
   // A living owner was faster: give the name back unless somebody has it again.
-  if (!is_expected) static_cast<void>(::link(aside.c_str(), owner.c_str()));
+  if (!is_expected && ::link(aside.c_str(), owner.c_str()) != 0 && errno != EEXIST) {
+    log_warning("{}: a living owner's lock could not be put back", owner.string());
+  }
   ::unlink(aside.c_str());
   return is_expected;
 }
