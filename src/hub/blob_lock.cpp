@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 
+#include "base/log.h"
 #include "base/utf8.h"
 #include "hub/errors.h"
 
