@@ -27,10 +27,13 @@ struct Voidify {
 
 }  // namespace nibble::internal
 
-#define CHECK(condition)                                 \
-  (condition) ? static_cast<void>(0)                     \
-              : ::nibble::internal::Voidify() &          \
+// The replacement must stay open to the right, for the operands that follow with <<.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define CHECK(condition)                        \
+  (condition) ? static_cast<void>(0)            \
+              : ::nibble::internal::Voidify() & \
                     ::nibble::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+// NOLINTEND(bugprone-macro-parentheses)
 
 #ifdef NDEBUG
 #define DCHECK(condition) CHECK(true || (condition))

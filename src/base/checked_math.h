@@ -6,7 +6,8 @@
 
 namespace nibble {
 
-// Product or sum of two non-negative sizes; nullopt when either is negative or the result does not fit int64_t.
+// Product or sum of two non-negative sizes; nullopt when either is negative or the result does not
+// fit int64_t.
 inline std::optional<int64_t> checked_mul(int64_t a, int64_t b) {
   int64_t result = 0;
   if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &result)) return std::nullopt;

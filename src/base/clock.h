@@ -1,4 +1,5 @@
-// Monotonic time behind a seam, so that engine simulations run on a fake clock. Wall time is only for display.
+// Monotonic time behind a seam, so that engine simulations run on a fake clock. Wall time is only
+// for display.
 #pragma once
 
 #include <chrono>

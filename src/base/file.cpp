@@ -29,7 +29,8 @@ class FileDescriptor final {
 
 Error file_error(const Path& path, const char* action) {
   const int saved = errno;
-  const std::string text = fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(saved));
+  const std::string text =
+      fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(saved));
   return saved == ENOENT || saved == ENOTDIR ? not_found(text) : invalid_argument(text);
 }
 

@@ -13,11 +13,13 @@ namespace nibble {
 
 using Path = std::filesystem::path;
 
-// Reads a regular file of at most `max_bytes`. kNotFound, kInvalidArgument (not a regular file, too large).
+// Reads a regular file of at most `max_bytes`. kNotFound, kInvalidArgument (not a regular file, too
+// large).
 Result<std::string> read_file(const Path& path, int64_t max_bytes);
 
-// A read-only private mapping of a whole regular file. Moves only; the views handed out live as long as it does.
-// A file that is truncated by somebody else while mapped raises SIGBUS on access; sizes are checked at opening.
+// A read-only private mapping of a whole regular file. Moves only; the views handed out live as
+// long as it does. A file that is truncated by somebody else while mapped raises SIGBUS on access;
+// sizes are checked at opening.
 class MappedFile final {
  public:
   static Result<MappedFile> open(const Path& path);

@@ -1,5 +1,6 @@
-// Log lines. The sink is the only global mutable state of the program. Text from outside is escaped, so that a
-// request cannot forge a line or move a terminal's cursor. Libraries log, but never print.
+// Log lines. The sink is the only global mutable state of the program. Text from outside is
+// escaped, so that a request cannot forge a line or move a terminal's cursor. Libraries log, but
+// never print.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,5 +1,6 @@
-// Errors as values. Result<T> holds a T or an Error; TRY and TRY_ASSIGN propagate the Error to the caller.
-// Every fault of the world (files, configs, requests, limits, peers) travels this way; our own bugs use CHECK.
+// Errors as values. Result<T> holds a T or an Error; TRY and TRY_ASSIGN propagate the Error to the
+// caller. Every fault of the world (files, configs, requests, limits, peers) travels this way; our
+// own bugs use CHECK.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,8 @@
 
 namespace nibble {
 
-// Closed set of error classes. server/ maps them to HTTP statuses and cli/ to exit codes, each in one function.
+// Closed set of error classes. server/ maps them to HTTP statuses and cli/ to exit codes, each in
+// one function.
 enum class Errc {
   kInvalidArgument,  // the caller's input is wrong
   kNotFound,         // a named thing does not exist
@@ -28,8 +30,9 @@ const char* errc_name(Errc code);
 struct [[nodiscard]] Error {
   Errc code = Errc::kInternal;
   std::string message;  // what, where, found, expected, what to do
-  std::string reason;   // machine-readable slug for API clients, e.g. "context_length_exceeded"; often empty
-  std::string param;    // the request field or flag at fault; often empty
+  std::string
+      reason;  // machine-readable slug for API clients, e.g. "context_length_exceeded"; often empty
+  std::string param;  // the request field or flag at fault; often empty
 };
 
 inline Error invalid_argument(std::string message) {
@@ -94,7 +97,9 @@ class [[nodiscard]] Result {
   }
 
  private:
-  std::string error_message() const { return ok() ? std::string() : std::get_if<1>(&state_)->message; }
+  std::string error_message() const {
+    return ok() ? std::string() : std::get_if<1>(&state_)->message;
+  }
 
   std::variant<T, Error> state_;
 };
@@ -124,12 +129,13 @@ class [[nodiscard]] Result<void> {
 
 }  // namespace nibble
 
-// TRY(expression): returns the Error from the enclosing function if the Result failed; discards the value.
-#define TRY(...)                                                            \
-  do {                                                                      \
-    if (auto nibble_try_result = (__VA_ARGS__); !nibble_try_result.ok()) {  \
-      return std::move(nibble_try_result).error();                          \
-    }                                                                       \
+// TRY(expression): returns the Error from the enclosing function if the Result failed; discards the
+// value.
+#define TRY(...)                                                           \
+  do {                                                                     \
+    if (auto nibble_try_result = (__VA_ARGS__); !nibble_try_result.ok()) { \
+      return std::move(nibble_try_result).error();                         \
+    }                                                                      \
   } while (false)
 
 // TRY_ASSIGN(declaration, expression): as TRY, and initialises `declaration` with the value.

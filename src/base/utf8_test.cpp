@@ -41,7 +41,8 @@ TEST(Utf8, FindsIncompleteSuffix) {
 }
 
 TEST(Utf8, EscapesForOneLine) {
-  EXPECT_EQ(escape_for_display("a\nb\x1b[31m\xff\xc2\x9b\xc3\xa9"), "a\\x0ab\\x1b[31m\\xff\\xc2\\x9b\xc3\xa9");
+  EXPECT_EQ(escape_for_display("a\nb\x1b[31m\xff\xc2\x9b\xc3\xa9"),
+            "a\\x0ab\\x1b[31m\\xff\\xc2\\x9b\xc3\xa9");
 }
 
 }  // namespace

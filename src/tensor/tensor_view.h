@@ -13,7 +13,8 @@ namespace nibble {
 
 enum class MemoryKind : uint8_t { kHost, kDevice };
 
-// A dense, row-major tensor, except that rows (the outermost dimension) may be spaced by `row_stride` elements.
+// A dense, row-major tensor, except that rows (the outermost dimension) may be spaced by
+// `row_stride` elements.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -11,9 +11,8 @@ inline __m512 load_e8m0(const std::byte* scales) {
   // Code 0 is 2^-127, a subnormal; code 255 is NaN.
   bits = _mm512_mask_mov_epi32(
       bits, _mm512_testn_epi32_mask(codes, codes), _mm512_set1_epi32(0x00400000));
-  bits = _mm512_mask_mov_epi32(bits,
-                               _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(0xFF)),
-                               _mm512_set1_epi32(0x7FC00000));
+  bits = _mm512_mask_mov_epi32(
+      bits, _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(0xFF)), _mm512_set1_epi32(0x7FC00000));
   return _mm512_castsi512_ps(bits);
 }
 
@@ -56,15 +55,13 @@ inline __m512i load_vector(const std::byte* codes) { return _mm512_load_si512(co
 // 4 values of k per row to two vectors of pairs. Exact; NaN stays NaN.
 inline void e4m3_to_bf16(__m512i codes, __m512i (&pairs)[2]) {
   const E4m3Bf16Tables& tables = kE4m3Bf16Tables;
-  const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(tables.low.data()),
-                                               codes,
-                                               _mm512_load_si512(tables.low.data() + 64));
-  const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(tables.high.data()),
-                                                     codes,
-                                                     _mm512_load_si512(tables.high.data() + 64));
+  const __m512i low = _mm512_permutex2var_epi8(
+      _mm512_load_si512(tables.low.data()), codes, _mm512_load_si512(tables.low.data() + 64));
+  const __m512i magnitude = _mm512_permutex2var_epi8(
+      _mm512_load_si512(tables.high.data()), codes, _mm512_load_si512(tables.high.data() + 64));
   // magnitude | (codes & 0x80)
-  const __m512i high = _mm512_ternarylogic_epi32(
-      magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
+  const __m512i high =
+      _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
   pairs[0] = _mm512_unpacklo_epi8(low, high);
   pairs[1] = _mm512_unpackhi_epi8(low, high);
 }
