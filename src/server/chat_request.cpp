@@ -30,7 +30,7 @@ constexpr EffortName kEfforts[] = {{"none", std::nullopt},
 // What a request says about thinking, from the weakest to the strongest voice.
 struct ThinkingFields {
   std::optional<std::string> effort;
-  std::optional<bool> switch_;
+  std::optional<bool> is_on;
 };
 
 Result<void> read_optional_bool(FieldReader& reader,
@@ -48,8 +48,8 @@ Result<int64_t> read_template_kwargs(FieldReader& top, ThinkingFields& thinking)
   if (kwargs == nullptr) return int64_t{0};
   FieldReader reader(*kwargs, "chat_template_kwargs.");
   TRY(reader.read("reasoning_effort", thinking.effort));
-  TRY(read_optional_bool(reader, "enable_thinking", thinking.switch_));
-  TRY(read_optional_bool(reader, "thinking", thinking.switch_));
+  TRY(read_optional_bool(reader, "enable_thinking", thinking.is_on));
+  TRY(read_optional_bool(reader, "thinking", thinking.is_on));
   return reader.num_unknown();
 }
 
@@ -63,7 +63,7 @@ Result<void> read_vendor_thinking(FieldReader& top, ThinkingFields& thinking) {
   if (type != "enabled" && type != "disabled") {
     return wrong_value("thinking.type", "expected \"enabled\" or \"disabled\"");
   }
-  thinking.switch_ = type == "enabled";
+  thinking.is_on = type == "enabled";
   return {};
 }
 
@@ -90,8 +90,8 @@ Result<void> apply_thinking(const ThinkingFields& thinking,
     render.thinking = known->effort ? ThinkingMode::kThinking : ThinkingMode::kChat;
     render.effort = known->effort.value_or(render.effort);
   }
-  if (thinking.switch_) {
-    render.thinking = *thinking.switch_ ? ThinkingMode::kThinking : ThinkingMode::kChat;
+  if (thinking.is_on) {
+    render.thinking = *thinking.is_on ? ThinkingMode::kThinking : ThinkingMode::kChat;
   }
   return {};
 }

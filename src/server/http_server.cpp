@@ -99,6 +99,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void start() {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.set_option(asio::socket_base::keep_alive(true),
+                       ignored);  // finds clients that vanished
     wait_within(config().header_timeout, &Connection::on_receive_timeout);
     read_more();
   }
@@ -246,9 +248,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     if (auto refusal = context_.handlers().check_head(head_)) {
       return on_refused(std::move(*refusal));
     }
-    if (head_.header("expect") == nullptr) return;
-    if (!parser_.expects_continue())
+    const std::string* expect = head_.header("expect");
+    if (expect != nullptr && !equals_ignoring_case(*expect, "100-continue")) {
       return respond_fault(417, "only Expect: 100-continue is understood");
+    }
+    if (!parser_.expects_continue()) return;
     output_ += "HTTP/1.1 100 Continue\r\n\r\n";
     flush();
   }

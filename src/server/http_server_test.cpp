@@ -139,6 +139,11 @@ TEST_F(HttpServerTest, InvitesABodyThatWaitsForContinue) {
   EXPECT_EQ(client.read_response().body, "POST ok");
 }
 
+TEST_F(HttpServerTest, IgnoresAnExpectationWithoutABody) {
+  serve();
+  EXPECT_EQ(http_get(port(), "/", "Expect: 100-continue\r\n").status, 200);
+}
+
 TEST_F(HttpServerTest, RefusesOtherExpectations) {
   serve();
   EXPECT_EQ(http_get(port(), "/", "Expect: miracles\r\n").status, 417);
