@@ -185,9 +185,9 @@ void Api::handle(HttpRequest request, Exchange exchange) {
     HttpResponse response{.status = 204, .content_type = ""};
     response.headers.push_back(
         {"allow", std::string(route == nullptr ? "GET, HEAD, POST, OPTIONS" : route->allow)});
-    return exchange.respond(std::move(response));
+    return exchange.respond(response);
   }
-  if (route->plan != nullptr) return generate(std::move(request), std::move(exchange), route->plan);
+  if (route->plan != nullptr) return generate(std::move(request), exchange, route->plan);
   exchange.respond((this->*route->answer)(request));
 }
 
@@ -281,7 +281,7 @@ json::Object Api::model_object(const std::string& name) const {
 
 // --- completions
 
-void Api::generate(HttpRequest request, Exchange exchange, Planner planner) {
+void Api::generate(HttpRequest request, const Exchange& exchange, Planner planner) {
   // Shared, because a std::function must be copyable.
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool is_queued = unparsed_.try_push(

@@ -65,7 +65,7 @@ class Api final {
   json::Object model_object(const std::string& name) const;
 
   using Planner = Result<GenerationPlan> (Api::*)(const HttpRequest&);
-  void generate(HttpRequest request, Exchange exchange, Planner planner);
+  void generate(HttpRequest request, const Exchange& exchange, Planner planner);
   void parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner);
   Result<GenerationPlan> plan_chat(const HttpRequest& request);
   Result<GenerationPlan> plan_completion(const HttpRequest& request);

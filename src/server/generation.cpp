@@ -161,7 +161,7 @@ void Generation::finish() {
     HttpResponse response =
         json_response(visit_reply([](const auto& reply) { return reply.body(); }));
     response.headers = std::move(plan_.headers);
-    return exchange_.respond(std::move(response));
+    return exchange_.respond(response);
   }
   events_ += visit_reply([](const auto& reply) { return reply.end_events(); });
   exchange_.write(events_);

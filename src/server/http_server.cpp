@@ -127,7 +127,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     context_.remove(this);
   }
 
-  void respond(HttpResponse response) {
+  void respond(const HttpResponse& response) {
     const bool has_body = response.status != 204;
     const std::string framing =
         has_body ? fmt::format("content-length: {}", response.body.size()) : std::string();
@@ -246,7 +246,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     receiving_ = Receiving::kBody;
     wait_within(config().body_timeout, &Connection::on_receive_timeout);
     if (auto refusal = context_.handlers().check_head(head_)) {
-      return on_refused(std::move(*refusal));
+      return on_refused(*refusal);
     }
     const std::string* expect = head_.header("expect");
     if (expect != nullptr && !equals_ignoring_case(*expect, "100-continue")) {
@@ -278,19 +278,19 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     exchange_ = std::make_shared<Exchange::Impl>(this, head_.id);
   }
 
-  void on_refused(HttpResponse response) {
+  void on_refused(const HttpResponse& response) {
     const bool has_body = parser_.feed({}).state != HttpParser::State::kDone;
-    if (has_body) return refuse(std::move(response));
+    if (has_body) return refuse(response);
     begin_exchange();
-    respond(std::move(response));
+    respond(response);
   }
 
   // Answers before the request was read to its end; the connection cannot be used further.
-  void refuse(HttpResponse response) {
+  void refuse(const HttpResponse& response) {
     begin_exchange();
     keep_alive_ = false;
     must_linger_ = true;
-    respond(std::move(response));
+    respond(response);
   }
 
   void respond_fault(int status, std::string_view text) {
@@ -540,10 +540,10 @@ Exchange::Exchange(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 bool Exchange::is_open() const { return impl_->connection != nullptr; }
 const std::string& Exchange::request_id() const { return impl_->request_id; }
 
-void Exchange::respond(HttpResponse response) {
-  if (is_open()) impl_->connection->respond(std::move(response));
+void Exchange::respond(const HttpResponse& response) {
+  if (is_open()) impl_->connection->respond(response);
 }
-void Exchange::start_stream(HttpResponse head, Heartbeat heartbeat) {
+void Exchange::start_stream(const HttpResponse& head, Heartbeat heartbeat) {
   if (is_open()) impl_->connection->start_stream(head, std::move(heartbeat));
 }
 void Exchange::write(std::string_view bytes) {

@@ -63,7 +63,7 @@ class Exchange final {
   const std::string& request_id() const;
 
   // The whole response at once.
-  void respond(HttpResponse response);
+  void respond(const HttpResponse& response);
 
   // Or a stream: the head (its body is ignored), pieces as they come, the end. Whenever nothing was
   // sent for `interval`, `text` goes out, so that proxies do not give up on a long prefill.
@@ -71,7 +71,7 @@ class Exchange final {
     std::string text;
     Duration interval = std::chrono::seconds(15);
   };
-  void start_stream(HttpResponse head, Heartbeat heartbeat);
+  void start_stream(const HttpResponse& head, Heartbeat heartbeat);
   void write(std::string_view bytes);
   void finish_stream();
 
