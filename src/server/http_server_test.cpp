@@ -14,8 +14,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-constexpr Exchange::Heartbeat kQuiet = {.text = ": ping\n\n", .interval = hours(1)};
-
 // A value set on the I/O thread and waited for by the test.
 template <class T>
 class Signal final {
@@ -84,7 +82,7 @@ class HttpServerTest : public ::testing::Test {
 
   uint16_t port() const { return server_->port(); }
 
-  Exchange::Heartbeat heartbeat_ = kQuiet;
+  Exchange::Heartbeat heartbeat_ = {.text = ": ping\n\n", .interval = hours(1)};
   Signal<Gone> gone_;
   Signal<int> last_status_;
   std::unique_ptr<HttpServer> server_;
