@@ -124,7 +124,7 @@ TEST(CastToNvfp4, KeepsTheSmallestScales) {
 TEST(CastToMxfp4, ReversesTheCast) {
   std::mt19937 random(1);
   for (int round = 0; round < 100; ++round) {
-    const auto base = static_cast<int32_t>(random() % 110);
+    const auto base = static_cast<uint32_t>(random() % 110);
     QuantizedWeight weight = mxfp4_row(repeat(0, 40));
     for (std::byte& scale : weight.scales) scale = static_cast<std::byte>(base + random() % 18);
     for (std::byte& code : weight.codes) code = static_cast<std::byte>(random());
