@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "checkpoint/display.h"
-#include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
 
 namespace nibble::checkpoint {
@@ -54,6 +53,29 @@ Result<Checkpoint> Checkpoint::open(const Path& dir) {
   TRY(checkpoint.sort_and_refuse_duplicates());
   TRY(checkpoint.compare_with_index(index));
   return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::from_memory(const Path& dir,
+                                           std::string config_text,
+                                           std::vector<StoredTensor> tensors,
+                                           std::shared_ptr<const std::byte> memory) {
+  Checkpoint checkpoint;
+  checkpoint.dir_ = dir;
+  checkpoint.config_text_ = std::move(config_text);
+  checkpoint.memory_ = std::move(memory);
+  checkpoint.shard_names_ = {"memory"};
+  for (StoredTensor& tensor : tensors) {
+    checkpoint.locations_.push_back({.shard = 0, .begin = tensor.begin});
+    checkpoint.data_bytes_ += tensor.end - tensor.begin;
+    checkpoint.tensors_.push_back(std::move(tensor.meta));
+  }
+  TRY(checkpoint.sort_and_refuse_duplicates());
+  return checkpoint;
+}
+
+Result<ConfigReader> Checkpoint::read_config() const {
+  if (memory_ == nullptr) return checkpoint::read_config(dir_);
+  return ConfigReader::parse(config_text_, "config.json");
 }
 
 Result<void> Checkpoint::add_shard(const std::string& file_name, std::string_view remedy) {
@@ -156,8 +178,10 @@ std::optional<size_t> Checkpoint::position_of(std::string_view name) const {
 
 TensorView Checkpoint::view_at(size_t position) const {
   const Location& location = locations_[position];
-  const std::byte* data =
-      shards_[static_cast<size_t>(location.shard)].bytes().data() + location.begin;
+  const std::byte* shard = memory_ != nullptr
+                               ? memory_.get()
+                               : shards_[static_cast<size_t>(location.shard)].bytes().data();
+  const std::byte* data = shard + location.begin;
   return TensorView::read_only(data, tensors_[position].dtype, tensors_[position].shape);
 }
 

@@ -2,7 +2,9 @@
 // not models. Immutable after open(); any thread may read.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +13,8 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "checkpoint/config_reader.h"
+#include "checkpoint/safetensors.h"
 #include "tensor/tensor_view.h"
 
 namespace nibble::checkpoint {
@@ -26,7 +30,18 @@ class Checkpoint final {
   // index that contradicts its shards, kUnsupported for dtypes that this program does not know.
   static Result<Checkpoint> open(const Path& dir);
 
+  // Tensors that somebody made in memory, as if they had been read from `dir`. `begin` and `end`
+  // are relative to `memory`, which lives as long as this object; `config_text` replaces
+  // DIR/config.json. kDataLoss for duplicate names.
+  static Result<Checkpoint> from_memory(const Path& dir,
+                                        std::string config_text,
+                                        std::vector<StoredTensor> tensors,
+                                        std::shared_ptr<const std::byte> memory);
+
   const Path& dir() const { return dir_; }
+
+  // config.json. kNotFound when it is missing.
+  Result<ConfigReader> read_config() const;
 
   // Every tensor, sorted by name.
   std::span<const TensorMeta> tensors() const { return tensors_; }
@@ -71,6 +86,8 @@ class Checkpoint final {
   std::vector<Location> locations_;  // as tensors_
   int64_t data_bytes_ = 0;
   std::vector<std::string> warnings_;
+  std::shared_ptr<const std::byte> memory_;  // of from_memory(), instead of shards_
+  std::string config_text_;                  // the same
 };
 
 }  // namespace nibble::checkpoint

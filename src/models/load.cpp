@@ -11,7 +11,7 @@ namespace nibble::models {
 Result<std::unique_ptr<Model>> load_model(const checkpoint::Checkpoint& checkpoint,
                                           device::Device& device,
                                           const LoadOptions& options) {
-  TRY_ASSIGN(const checkpoint::ConfigReader config, checkpoint::read_config(checkpoint.dir()));
+  TRY_ASSIGN(const checkpoint::ConfigReader config, checkpoint.read_config());
   // The original inference config of DeepSeek-V4 names no type.
   TRY_ASSIGN(const std::string model_type, config.string_or({"model_type"}, "deepseek_v4"));
   if (model_type == "deepseek_v4") return deepseek_v4::load(config, checkpoint, device, options);
