@@ -232,7 +232,7 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
 }  // namespace
 
 Result<void> run_check(const CheckFlags& flags) {
-  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_checkpoint(flags.model.model));
+  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags.model));
   TRY(write_output(
       fmt::format("files    {} of {:.1f} MB with {} tensors: headers and sizes agree\n",
                   checkpoint.shard_names().size(),

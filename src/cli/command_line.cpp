@@ -41,6 +41,16 @@ constexpr Named<tools::CheckpointFormat> kConvertFormats[] = {
     {"nvfp4", tools::CheckpointFormat::kNvfp4},
     {"int4", tools::CheckpointFormat::kInt4},
 };
+constexpr Named<tools::CheckpointFormat> kSynthFormats[] = {
+    {"native", tools::CheckpointFormat::kNative},
+    {"nvfp4", tools::CheckpointFormat::kNvfp4},
+    {"int4", tools::CheckpointFormat::kInt4},
+    {"bf16", tools::CheckpointFormat::kBf16},
+};
+constexpr Named<LoadFormat> kLoadFormats[] = {
+    {"checkpoint", LoadFormat::kCheckpoint},
+    {"dummy", LoadFormat::kDummy},
+};
 constexpr Named<LogLevel> kLogLevels[] = {
     {"warning", LogLevel::kWarning},
     {"debug", LogLevel::kDebug},
@@ -111,6 +121,19 @@ void add_model(CLI::App& app, ModelFlags& flags) {
       ->check(range(0, 1024))
       ->type_name("N")
       ->capture_default_str()
+      ->group(group);
+  CLI::Option* load_format =
+      add_choice(app,
+                 "--load-format",
+                 flags.load_format,
+                 kLoadFormats,
+                 "dummy: random weights of the shapes in MODEL/config.json, for measuring")
+          ->group(group);
+  app.add_option(
+         "--num-layers-override", flags.num_layers_override, "Layers of dummy weights; 0: all")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->needs(load_format)
       ->group(group);
   add_choice(
       app, "--isa", flags.isa, kIsaLevels, "Highest CPU instruction set that kernels may use")
@@ -416,6 +439,24 @@ void add_convert(CLI::App& root, ConvertFlags& flags) {
   add_output(app, flags.shard_megabytes, flags.threads, flags.resume);
 }
 
+void add_synth(CLI::App& root, SynthFlags& flags) {
+  CLI::App& app = *root.add_subcommand("synth", "Write a random checkpoint of a given shape");
+  app.add_option("out", flags.out, "Directory to make")->required()->type_name("OUT");
+  app.add_option("--preset", flags.preset, "Shape of the model")
+      ->required()
+      ->check(CLI::IsMember({"flash", "pro", "mini"}).description(""))
+      ->type_name("flash|pro|mini");
+  add_choice(app, "--format", flags.format, kSynthFormats, "Format of the weights");
+  app.add_option("--layers", flags.layers, "Only the first N layers; 0: all")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "Same seed: same bytes")
+      ->type_name("N")
+      ->capture_default_str();
+  add_output(app, flags.shard_megabytes, flags.threads, flags.resume);
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -439,6 +480,7 @@ struct AllFlags {
   CheckFlags check;
   PullFlags pull;
   ConvertFlags convert;
+  SynthFlags synth;
   DemoFlags demo;
 };
 
@@ -451,6 +493,7 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("check")) return flags.check;
   if (app.got_subcommand("pull")) return flags.pull;
   if (app.got_subcommand("convert")) return flags.convert;
+  if (app.got_subcommand("synth")) return flags.synth;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
 }
@@ -491,6 +534,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_check(app, flags.check);
   add_pull(app, flags.pull);
   add_convert(app, flags.convert);
+  add_synth(app, flags.synth);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());

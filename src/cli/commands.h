@@ -17,6 +17,7 @@ Result<void> run_logits(const LogitsFlags& flags);
 Result<void> run_check(const CheckFlags& flags);
 Result<void> run_pull(const PullFlags& flags);
 Result<void> run_convert(const ConvertFlags& flags);
+Result<void> run_synth(const SynthFlags& flags);
 Result<void> run_demo(const DemoFlags& flags);
 
 }  // namespace nibble::cli

@@ -17,9 +17,16 @@
 
 namespace nibble::cli {
 
+enum class LoadFormat {
+  kCheckpoint,
+  kDummy,  // random weights of the shapes in config.json
+};
+
 struct ModelFlags {
   Path model;
-  int32_t threads = 0;  // 0: physical cores
+  LoadFormat load_format = LoadFormat::kCheckpoint;
+  int32_t num_layers_override = 0;  // of dummy weights; 0: all
+  int32_t threads = 0;              // 0: physical cores
   device::IsaLevel isa = device::IsaLevel::kNative;
   models::Precision precision = models::Precision::kDefault;
   bool deterministic = false;
@@ -130,6 +137,17 @@ struct ConvertFlags {
   int32_t threads = 0;  // 0: physical cores
 };
 
+struct SynthFlags {
+  Path out;
+  std::string preset;
+  tools::CheckpointFormat format = tools::CheckpointFormat::kNative;
+  int32_t layers = 0;  // 0: the preset's
+  uint64_t seed = 0;
+  bool resume = false;
+  int64_t shard_megabytes = 2048;
+  int32_t threads = 0;  // 0: physical cores
+};
+
 struct VersionFlags {};
 
 using Command = std::variant<GenerateFlags,
@@ -141,6 +159,7 @@ using Command = std::variant<GenerateFlags,
                              PullFlags,
                              DemoFlags,
                              ConvertFlags,
+                             SynthFlags,
                              VersionFlags>;
 
 struct CommandLine {

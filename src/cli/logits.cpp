@@ -121,7 +121,7 @@ Result<void> run_logits(const LogitsFlags& flags) {
   if (flags.replay) {
     TRY_ASSIGN(replay, read_decisions(*flags.replay));
   }
-  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_checkpoint(flags.model.model));
+  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags.model));
   TRY_ASSIGN(LoadedModel loaded,
              load_model(checkpoint, flags.model, flags.mtp ? Mtp::kLoad : Mtp::kSkip));
   models::Model& model = *loaded.model;

@@ -10,6 +10,7 @@
 #include "cli/console.h"
 #include "comm/communicator.h"
 #include "engine/model_runner.h"
+#include "tools/synth/synth.h"
 
 namespace nibble::cli {
 namespace {
@@ -58,6 +59,12 @@ Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
   return not_found(fmt::format("{}: no such directory", model.string()));
 }
 
+Result<checkpoint::Checkpoint> open_model(const ModelFlags& flags) {
+  if (flags.load_format == LoadFormat::kCheckpoint) return open_checkpoint(flags.model);
+  device::ThreadPool pool({.num_threads = flags.threads});
+  return tools::make_dummy_checkpoint(flags.model, {.num_layers = flags.num_layers_override}, pool);
+}
+
 Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
                                const ModelFlags& flags,
                                Mtp mtp) {
@@ -99,7 +106,7 @@ Result<ModelDefaults> read_defaults(const Path& model) {
 
 Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig config) {
   Session session;
-  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_checkpoint(flags.model));
+  TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags));
   TRY_ASSIGN(session.tokenizer, text::load_tokenizer(flags.model));
   TRY_ASSIGN(session.defaults, read_defaults(flags.model));
   TRY_ASSIGN(LoadedModel loaded, load_model(checkpoint, flags, Mtp::kSkip));

@@ -21,6 +21,9 @@ namespace nibble::cli {
 // kNotFound when `model` is no directory; kUnsupported when it looks like the id of a repository.
 Result<checkpoint::Checkpoint> open_checkpoint(const Path& model);
 
+// What the flags name: the checkpoint, or dummy weights in memory.
+Result<checkpoint::Checkpoint> open_model(const ModelFlags& flags);
+
 struct LoadedModel {
   std::unique_ptr<device::Device> device;
   std::unique_ptr<models::Model> model;

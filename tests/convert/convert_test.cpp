@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "base/json.h"
 #include "checkpoint/temporary_directory_testing.h"
+#include "convert/convert_testing.h"
 #include "golden/editable_model.h"
 #include "golden/golden_testing.h"
 #include "quant/numeric.h"
@@ -24,78 +24,11 @@ using quant::Format;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-struct Converted {
-  std::vector<std::string> notes;
-  JobResult result;
-};
-
-Result<Converted> convert(const Path& in, const ConvertOptions& options) {
-  TRY_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(in));
-  TRY_ASSIGN(const ConvertPlan plan, plan_conversion(checkpoint, options));
-  device::ThreadPool pool({.num_threads = 2});
-  Converted converted{.notes = plan.notes};
-  TRY_ASSIGN(
-      converted.result,
-      run_job(plan.job, {.pool = pool, .release_inputs = [&] { checkpoint.drop_resident(); }}));
-  return converted;
-}
-
-// Converts and stops the test on failure.
-Converted convert_ok(const Path& in, const ConvertOptions& options) {
-  Result<Converted> converted = convert(in, options);
-  CHECK(converted.ok()) << converted.error().message;
-  return std::move(converted).value();
-}
-
 Error refusal(const Path& in, const ConvertOptions& options) {
   const Result<Converted> converted = convert(in, options);
   EXPECT_FALSE(converted.ok());
   EXPECT_FALSE(fs::exists(options.out));
   return converted.ok() ? Error{} : converted.error();
-}
-
-// Names of tensors that differ between two checkpoints in dtype, shape or bytes, or are in one
-// only.
-std::vector<std::string> differences(const Path& a, const Path& b) {
-  const Checkpoint left = Checkpoint::open(a).value();
-  const Checkpoint right = Checkpoint::open(b).value();
-  std::vector<std::string> names;
-  for (const TensorMeta& meta : left.tensors()) {
-    const auto x = left.find(meta.name), y = right.find(meta.name);
-    const bool is_same = y && x->dtype == y->dtype && x->shape == y->shape &&
-                         std::memcmp(x->data, y->data, static_cast<size_t>(x->num_bytes())) == 0;
-    if (!is_same) names.push_back(meta.name);
-  }
-  for (const TensorMeta& meta : right.tensors()) {
-    if (left.find_meta(meta.name) == nullptr) names.push_back(meta.name);
-  }
-  return names;
-}
-
-json::Value read_json(const Path& path) {
-  return json::parse(read_file(path, 1 << 26).value()).value();
-}
-
-std::string text_of(const json::Value* value) {
-  return value == nullptr ? "missing" : json::dump(*value, json::Style::kPython);
-}
-
-std::vector<float> logits_of(const Path& dir) {
-  const golden::Loaded loaded = golden::load(dir);
-  const auto ids = golden::random_ids(*loaded.model, 40, 1);
-  golden::RunResult run =
-      golden::Sequence(*loaded.model).run(ids, {.mtp = loaded.model->info().has_mtp});
-  run.logits.values.insert(
-      run.logits.values.end(), run.mtp_logits.values.begin(), run.mtp_logits.values.end());
-  return run.logits.values;
-}
-
-std::string kernel_of(const Path& dir, std::string_view module) {
-  const golden::Loaded loaded = golden::load(dir);
-  for (const models::RoutedModule& routed : loaded.model->routed_modules()) {
-    if (routed.module == module) return std::string(routed.route.kernel->name);
-  }
-  return "";
 }
 
 bool is_expert(const std::string& module) {

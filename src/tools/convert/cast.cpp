@@ -95,6 +95,10 @@ int64_t count_outside(std::span<const WeightView> weights, int32_t min, int32_t 
 
 }  // namespace
 
+int32_t nvfp4_global_exponent(uint8_t largest) {
+  return std::max(largest - 127 - kMaxE4m3Exponent, kMinGlobalExponent);
+}
+
 Nvfp4Cast plan_nvfp4_cast(std::span<const WeightView> weights) {
   ExponentRange range = scale_range(weights, false);
   if (range.max == quant::kE8m0Nan) return {.fault = "a scale is NaN (byte 255)"};
@@ -111,7 +115,7 @@ Nvfp4Cast plan_nvfp4_cast(std::span<const WeightView> weights) {
     }
     if (!of_values.is_empty()) range = of_values;
   }
-  cast.global_exponent = std::max(range.max - 127 - kMaxE4m3Exponent, kMinGlobalExponent);
+  cast.global_exponent = nvfp4_global_exponent(static_cast<uint8_t>(range.max));
   if (cast.global_exponent > 0 && cast.fault.empty()) {
     cast.fault = fmt::format("a global scale of 2^{} is needed, and readers expect one below 1",
                              cast.global_exponent);

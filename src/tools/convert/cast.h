@@ -24,6 +24,9 @@ struct Nvfp4Cast {
 };
 Nvfp4Cast plan_nvfp4_cast(std::span<const quant::WeightView> weights);
 
+// m for weights whose largest E8M0 scale is `largest`.
+int32_t nvfp4_global_exponent(uint8_t largest);
+
 // The E4M3 scales of `weight` [n, k] under global scale 2^global_exponent.   out: [n, k / 16]
 void cast_scales_to_nvfp4(const quant::WeightView& weight,
                           int32_t global_exponent,
