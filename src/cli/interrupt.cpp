@@ -1,16 +1,20 @@
 #include "cli/interrupt.h"
 
+#include <atomic>
+
 namespace nibble::cli {
 namespace {
 
-volatile std::sig_atomic_t g_is_interrupted = 0;  // signal handlers can reach nothing else
+// Signal handlers can reach nothing else. Other threads read it.
+std::atomic<bool> g_is_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
 
-void on_interrupt(int) { g_is_interrupted = 1; }
+void on_interrupt(int) { g_is_interrupted.store(true); }
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  g_is_interrupted = 0;
+  g_is_interrupted.store(false);
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
@@ -19,8 +23,8 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() { sigaction(SIGINT, &previous_, nullptr); }
 
-bool InterruptGuard::is_set() const { return g_is_interrupted != 0; }
+bool InterruptGuard::is_set() const { return g_is_interrupted.load(); }
 
-void InterruptGuard::clear() { g_is_interrupted = 0; }
+void InterruptGuard::clear() { g_is_interrupted.store(false); }
 
 }  // namespace nibble::cli

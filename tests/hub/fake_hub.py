@@ -241,13 +241,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.write(body[at:at + step])
                 time.sleep(faults.slow_seconds)
             return
-        if faults.throttle:
-            step = 16384
-            for at in range(0, len(body), step):
-                self.write(body[at:at + step])
-                time.sleep(step / faults.throttle)
-            return
-        self.write(body)
+        step = 16384
+        at = 0
+        while faults.throttle and at < len(body):  # a test may lift it on the way
+            self.write(body[at:at + step])
+            time.sleep(step / max(1, faults.throttle))
+            at += step
+        self.write(body[at:])
 
     def write(self, data):
         self.wfile.write(data)

@@ -213,7 +213,7 @@ class BadNetwork(HubTest):
                 self.setUp()
 
     def test_busy_servers(self):
-        self.assert_survives(Faults(1, status={429: 0.3, 500: 0.2, 503: 0.1, 408: 0.1},
+        self.assert_survives(Faults(1, status={429: 0.15, 500: 0.1, 503: 0.05, 408: 0.05},
                                     hub_status={429: 0.2, 502: 0.2}), "--attempts", "40")
 
     def test_retry_after_is_honoured(self):
