@@ -75,9 +75,12 @@ std::optional<HttpResponse> AccessPolicy::browser_refusal(const HttpRequest& req
         "localhost, 127.0.0.1 and [::1] only",
         "host_not_allowed");
   }
-  const std::string* origin = request.header("origin");
   const std::string own = host == nullptr ? "" : *host;
-  if (origin == nullptr || *origin == "http://" + own || *origin == "https://" + own) {
+  const auto is_foreign_origin = [&](const Header& field) {
+    return equals_ignoring_case(field.name, "origin") && field.value != "http://" + own &&
+           field.value != "https://" + own;
+  };
+  if (std::none_of(request.headers.begin(), request.headers.end(), is_foreign_origin)) {
     return std::nullopt;
   }
   return forbidden("web pages of other origins may not use a server without an API key",

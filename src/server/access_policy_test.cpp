@@ -57,6 +57,15 @@ TEST(AccessPolicy, WithoutKeysRefusesPagesOfOtherOrigins) {
   }
 }
 
+TEST(AccessPolicy, ChecksEveryOriginField) {
+  const AccessPolicy policy({}, {});
+  const Header own = {"Origin", "http://localhost"};
+  const Header foreign = {"origin", "http://evil.test"};
+  EXPECT_EQ(status_of(policy, {{"Host", "localhost"}, own, own}), 200);
+  EXPECT_EQ(status_of(policy, {{"Host", "localhost"}, own, foreign}), 403);
+  EXPECT_EQ(status_of(policy, {{"Host", "localhost"}, foreign, own}), 403);
+}
+
 TEST(AccessPolicy, ChecksHostAndOriginOnPublicRoutesToo) {
   EXPECT_EQ(status_of(AccessPolicy({}, {}), {{"Host", "evil.test"}}, /*is_public=*/true), 403);
 }

@@ -58,6 +58,15 @@ void add_sequences(GenerationPlan& plan,
 struct Api::Route {
   using Answer = HttpResponse (Api::*)(const HttpRequest&);
 
+  bool takes(std::string_view method) const {
+    for (std::string_view rest = allow; !rest.empty();) {
+      const size_t end = std::min(rest.find(", "), rest.size());
+      if (rest.substr(0, end) == method) return true;
+      rest.remove_prefix(std::min(end + 2, rest.size()));
+    }
+    return false;
+  }
+
   std::string_view path;
   std::string_view allow;   // methods, as the Allow field lists them
   bool is_public = false;   // needs no key
@@ -155,7 +164,7 @@ std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
         api_error(
             Errc::kNotFound, "no such route; see docs/api.md for those there are", "not_found"));
   }
-  if (route->allow.find(head.method) == std::string_view::npos) {
+  if (!route->takes(head.method)) {
     HttpResponse response =
         error_response(405,
                        api_error(Errc::kInvalidArgument,

@@ -39,7 +39,7 @@ Fault describe(error_code code) {
 
 class HttpParser::Impl final {
  public:
-  explicit Impl(const HttpLimits& limits) {
+  explicit Impl(const HttpLimits& limits) : header_bytes_max_(limits.header_bytes) {
     parser_.header_limit(limits.header_bytes);
     parser_.body_limit(limits.body_bytes);
   }
@@ -55,6 +55,9 @@ class HttpParser::Impl final {
       progress.num_used += used;
       if (code == http::error::need_more) code = {};
       if (code) return fail(code, progress);
+      if (!is_head_reported_ && !count_head_bytes(used, rest.size())) {
+        return fail(http::error::header_limit, progress);
+      }
       if (parser_.is_header_done() && !is_head_reported_) return report_head(progress);
       if (parser_.is_done()) continue;
       if (used == 0 || progress.num_used == bytes.size()) return progress;
@@ -67,6 +70,22 @@ class HttpParser::Impl final {
   const Fault& fault() const { return fault_; }
 
  private:
+  // Beast limits what it has not parsed yet, not the whole head. False: the head is too large.
+  bool count_head_bytes(size_t num_used, size_t num_given) {
+    num_head_bytes_ += num_used;
+    const size_t num_pending = parser_.is_header_done() ? 0 : num_given - num_used;
+    return num_head_bytes_ + num_pending <= header_bytes_max_;
+  }
+
+  // Beast takes any list of codings that ends in "chunked", in HTTP/1.0 too (RFC 9112, 6.1).
+  Fault transfer_encoding_fault() const {
+    const std::string* coding = request_.header("transfer-encoding");
+    if (coding == nullptr) return {};
+    if (!request_.is_http11) return {400, "Transfer-Encoding in an HTTP/1.0 request"};
+    if (equals_ignoring_case(*coding, "chunked")) return {};
+    return {501, "the only Transfer-Encoding that is understood is chunked"};
+  }
+
   Progress report_head(Progress progress) {
     is_head_reported_ = true;
     parser_.eager(true);
@@ -83,7 +102,8 @@ class HttpParser::Impl final {
     const std::string* expect = request_.header("expect");
     expects_continue_ = expect != nullptr && equals_ignoring_case(*expect, "100-continue") &&
                         request_.is_http11 && !parser_.is_done();
-    progress.state = State::kHead;
+    fault_ = transfer_encoding_fault();
+    progress.state = fault_.status == 0 ? State::kHead : State::kFault;
     return progress;
   }
 
@@ -99,6 +119,8 @@ class HttpParser::Impl final {
     return progress;
   }
 
+  const size_t header_bytes_max_;
+  size_t num_head_bytes_ = 0;
   http::request_parser<http::string_body> parser_;
   HttpRequest request_;
   bool is_head_reported_ = false;

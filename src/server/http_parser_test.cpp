@@ -28,6 +28,12 @@ State feed_in_steps(HttpParser& parser, std::string_view bytes, size_t step) {
   return parser.feed(input).state;
 }
 
+std::string repeated(std::string_view text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
 TEST(HttpParser, GivesTheSameRequestForEverySplit) {
   const std::string bytes =
       "POST /v1/x?y=1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: id1\r\nContent-Length: 5\r\n\r\nhello";
@@ -83,6 +89,11 @@ TEST(HttpParser, RefusesMalformedRequestsWithAStatus) {
       {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", 400},
       {"GET / HTTP/1.1\r\nX: " + std::string(5000, 'x') + "\r\n\r\n", 431},
       {"GET /" + std::string(5000, 'x') + " HTTP/1.1\r\n\r\n", 431},
+      {"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+      {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n", 501},
+      {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\n" + repeated("A: b\r\n", 1000), 431},
+      {"GET / HTTP/1.1\r\n" + repeated("A: b\r\n", 1000) + "\r\n", 431},
       {std::string("GET /\0 HTTP/1.1\r\n\r\n", 19), 400},
   };
   for (const auto& [bytes, status] : cases) {

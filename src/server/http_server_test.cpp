@@ -140,6 +140,9 @@ TEST_F(HttpServerTest, InvitesABodyThatWaitsForContinue) {
 TEST_F(HttpServerTest, IgnoresAnExpectationWithoutABody) {
   serve();
   EXPECT_EQ(http_get(port(), "/", "Expect: 100-continue\r\n").status, 200);
+  TestClient old(port());  // HTTP/1.0 has no expectations
+  old.send("POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok");
+  EXPECT_EQ(old.read_response().body, "POST ok");
 }
 
 TEST_F(HttpServerTest, RefusesOtherExpectations) {

@@ -38,11 +38,12 @@ void raise_descriptor_limit(int32_t max_connections) {
   }
 }
 
+Result<ApiKeys> load_keys(const std::optional<Path>& api_key_file) {
+  return api_key_file ? ApiKeys::load(*api_key_file) : ApiKeys();
+}
+
 Result<AccessPolicy> make_access_policy(const ServerConfig& config) {
-  ApiKeys keys;
-  if (config.api_key_file) {
-    TRY_ASSIGN(keys, ApiKeys::load(*config.api_key_file));
-  }
+  TRY_ASSIGN(ApiKeys keys, load_keys(config.api_key_file));
   TRY(check_bind_address(config.http.host, keys));
   return AccessPolicy(std::move(keys), config.allowed_hosts);
 }
@@ -121,6 +122,11 @@ class Server::Impl final {
   Api api_;
   std::unique_ptr<HttpServer> http_;  // stops before the API goes
 };
+
+Result<void> check_access(std::string_view host, const std::optional<Path>& api_key_file) {
+  TRY_ASSIGN(const ApiKeys keys, load_keys(api_key_file));
+  return check_bind_address(host, keys);
+}
 
 Result<std::unique_ptr<Server>> Server::create(const ServerConfig& config,
                                                engine::Engine& engine,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -39,6 +40,10 @@ struct ServerConfig {
   Duration shutdown_timeout = std::chrono::seconds(30);  // for accepted work after SIGTERM
   bool handles_signals = true;                           // SIGTERM and SIGINT end it
 };
+
+// What Server::create() checks of these two, for callers that want to know before they load a
+// model.
+Result<void> check_access(std::string_view host, const std::optional<Path>& api_key_file);
 
 class Api;
 

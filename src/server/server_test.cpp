@@ -76,6 +76,18 @@ TEST(Server, AnswersUnknownRoutesAndMethodsInJson) {
   EXPECT_EQ(http_post(server.port(), "/v1/embeddings", "{}").status, 501);
 }
 
+TEST(Server, TakesWholeMethodNamesOnly) {
+  TestServer server;
+  for (const char* method : {"GE", "T", "HEAD,", "OST", "get"}) {
+    TestClient client(server.port());
+    client.send(std::string(method) + " /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_NE(client.read_response().status, 200) << method;
+  }
+  TestClient client(server.port());
+  client.send("OST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(client.read_response().status, 405);
+}
+
 TEST(Server, AnswersOptionsWithoutCors) {
   TestServer server;
   TestClient client(server.port());
