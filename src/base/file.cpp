@@ -27,6 +27,11 @@ class FileDescriptor final {
   int fd_;
 };
 
+// Non-blocking: a FIFO would otherwise keep us waiting for its writer before we see what it is.
+int open_for_reading(const Path& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
 Error file_error(const Path& path, const char* action) {
   const int saved = errno;
   const std::string text =
@@ -47,7 +52,7 @@ Result<int64_t> regular_file_size(int fd, const Path& path) {
 }  // namespace
 
 Result<std::string> read_file(const Path& path, int64_t max_bytes) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(open_for_reading(path));
   if (fd.get() < 0) return file_error(path, "open");
   TRY_ASSIGN(const int64_t size, regular_file_size(fd.get(), path));
   if (size > max_bytes) {
@@ -68,7 +73,7 @@ Result<std::string> read_file(const Path& path, int64_t max_bytes) {
 }
 
 Result<MappedFile> MappedFile::open(const Path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(open_for_reading(path));
   if (fd.get() < 0) return file_error(path, "open");
   TRY_ASSIGN(const int64_t size, regular_file_size(fd.get(), path));
   MappedFile file;

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cstring>
 
+#include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/temporary_directory_testing.h"
 
@@ -170,8 +172,24 @@ TEST(WriteSafetensors, LeavesNothingBehindWhenItFails) {
   const Result<void> missing = write_safetensors(dir.path() / "no" / "x", SmallTensors().list());
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, Errc::kNotFound);
-  std::filesystem::create_directory(dir.path() / "taken");  // rename onto a directory fails
+  std::filesystem::create_directory(dir.path() / "taken");
   ASSERT_FALSE(write_safetensors(dir.path() / "taken", SmallTensors().list()).ok());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
+}
+
+// Renaming onto /dev/null would replace it for everybody.
+TEST(OutputFile, RefusesToReplaceWhatIsNoFile) {
+  const TemporaryDirectory dir;
+  const Path pipe = dir.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const Path& path : {pipe, dir.path(), Path()}) {
+    const Result<void> result = check_output(path);
+    ASSERT_FALSE(result.ok()) << path;
+    EXPECT_EQ(result.error().code, Errc::kInvalidArgument);
+    EXPECT_FALSE(write_file(path, "text").ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_TRUE(check_output(dir.path() / "new").ok());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
 }
 

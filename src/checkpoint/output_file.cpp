@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,14 @@ Error disk_error(const Path& path, std::string_view action) {
 }  // namespace
 
 Result<OutputFile> OutputFile::create(const Path& path, std::string_view temporary_suffix) {
+  struct stat info = {};
+  const bool is_taken = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  if (path.empty() || is_taken) {
+    return invalid_argument(
+        fmt::format("'{}': found {}, expected a file that can be replaced, or a new name",
+                    display_name(path.string()),
+                    path.empty() ? "no name" : "a directory or device"));
+  }
   OutputFile file;
   file.path_ = path;
   file.temporary_ = path;
@@ -92,6 +101,13 @@ Result<void> sync_directory(const Path& dir) {
   if (!is_synced) result = disk_error(dir, "sync");
   ::close(fd);
   return result;
+}
+
+Result<void> check_output(const Path& path) {
+  TRY_ASSIGN(const OutputFile unpublished,
+             OutputFile::create(path, fmt::format(".{}.tmp", ::getpid())));
+  static_cast<void>(unpublished);
+  return {};
 }
 
 Result<void> write_file(const Path& path, std::string_view text) {

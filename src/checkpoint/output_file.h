@@ -16,7 +16,8 @@ namespace nibble::checkpoint {
 // kInvalidArgument otherwise. Moves only; a file that was not published removes itself.
 class OutputFile final {
  public:
-  // Opens `path` + `temporary_suffix`, emptying a file that is there.
+  // Opens `path` + `temporary_suffix`, emptying a file that is there. A `path` that is a directory
+  // or a device is refused: publishing would replace it.
   static Result<OutputFile> create(const Path& path, std::string_view temporary_suffix);
 
   OutputFile(OutputFile&& other) noexcept;
@@ -48,6 +49,9 @@ class OutputFile final {
 
 // Waits until the entries of `dir` (new, renamed, removed files) are on the disk.
 Result<void> sync_directory(const Path& dir);
+
+// Whether `path` can be written: for work that takes long before it has something to write.
+Result<void> check_output(const Path& path);
 
 // Writes a whole file: create, write, sync, publish.
 Result<void> write_file(const Path& path, std::string_view text);
