@@ -58,12 +58,11 @@ Result<ConfigReader> ConfigReader::parse(std::string_view text, std::string_view
 Error ConfigReader::fault(std::string_view key,
                           std::string_view found,
                           std::string_view expected) const {
-  return invalid_argument(
-      fmt::format("{}: {}: found {}, expected {}. Correct the file or fetch it again.",
-                  file_name_,
-                  key,
-                  found,
-                  expected));
+  return data_loss(fmt::format("{}: {}: found {}, expected {}. Correct the file or fetch it again.",
+                               file_name_,
+                               key,
+                               found,
+                               expected));
 }
 
 Result<const json::Value*> ConfigReader::find_one(std::string_view key) const {

@@ -139,7 +139,7 @@ TEST(GenerationConfig, RefusesValuesOutOfRange) {
                            R"({"do_sample": 1})"}) {
     const auto config = parse_generation_config(text, "generation_config.json");
     ASSERT_FALSE(config.ok()) << text;
-    EXPECT_EQ(config.error().code, Errc::kInvalidArgument);
+    EXPECT_EQ(config.error().code, Errc::kDataLoss);
     EXPECT_THAT(config.error().message, HasSubstr("generation_config.json: "));
   }
 }

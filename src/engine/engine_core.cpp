@@ -36,7 +36,7 @@ std::span<const float> row_of(TensorView logits, int64_t row) {
 }
 
 Error bad_logits_error(const Sequence& sequence, int32_t position) {
-  return internal_error(
+  return data_loss(
       fmt::format("the model gave logits that are not finite at position {} of request {}; the "
                   "weights may be damaged",
                   position,

@@ -181,7 +181,7 @@ TEST_F(EngineCoreTest, LogitsThatAreNotFiniteEndTheRequestWithAnError) {
     run_on(*core, {}, got);
     EXPECT_EQ(got.text, "aa");
     EXPECT_EQ(got.finishes[0].reason, FinishReason::kError);
-    EXPECT_EQ(got.finishes[0].error.code, Errc::kInternal);
+    EXPECT_EQ(got.finishes[0].error.code, Errc::kDataLoss);
     EXPECT_EQ(core->stats().requests_failed_total, 1);
   }
 }

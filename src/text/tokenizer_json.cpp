@@ -88,8 +88,8 @@ class Reader final {
 
  private:
   Error invalid(std::string_view path, std::string_view found, std::string_view expected) const {
-    return invalid_argument(
-        fmt::format("{}: {}: found {}, expected {}", file_name_, path, found, expected));
+    return data_loss(fmt::format(
+        "{}: {}: found {}, expected {}. Fetch the file again.", file_name_, path, found, expected));
   }
 
   Error not_implemented(std::string_view path,
@@ -335,7 +335,9 @@ class Reader final {
 Result<TokenizerSpec> parse_tokenizer_json(std::string_view json, std::string_view file_name) {
   auto document = json::parse(json, kJsonLimits);
   if (!document.ok()) {
-    return invalid_argument(fmt::format("{}: {}", file_name, document.error().message));
+    return data_loss(fmt::format("{}: {}, expected the JSON of a tokenizer. Fetch the file again.",
+                                 file_name,
+                                 document.error().message));
   }
   return Reader(file_name).read(*document);
 }

@@ -56,11 +56,11 @@ TEST(TokenizerJson, AcceptsHolesAndEntriesOutsideTheByteAlphabet) {
 struct Mutation {
   std::vector<std::string> path;
   Value value;
-  Errc code = Errc::kInvalidArgument;
+  Errc code = Errc::kDataLoss;
   std::string message;
 };
 
-const Errc kBad = Errc::kInvalidArgument;
+const Errc kBad = Errc::kDataLoss;
 const Errc kOther = Errc::kUnsupported;
 
 std::vector<Mutation> mutations() {

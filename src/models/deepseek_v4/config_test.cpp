@@ -223,7 +223,7 @@ struct BadConfig {
 };
 
 std::vector<BadConfig> contradictions() {
-  const Errc bad = Errc::kInvalidArgument;
+  const Errc bad = Errc::kDataLoss;
   return {
       {with(R"("o_groups": 3)"), bad, {"o_groups", "found 3", "divisor of num_attention_heads 8"}},
       {with(R"("qk_rope_head_dim": 63)"), bad, {"qk_rope_head_dim", "found 63", "even number"}},
@@ -274,7 +274,7 @@ std::vector<BadConfig> contradictions() {
 }
 
 std::vector<BadConfig> bad_lists() {
-  const Errc bad = Errc::kInvalidArgument;
+  const Errc bad = Errc::kDataLoss;
   const auto ratios = [](const char* list) { return edited(kMinimal, "[0, 4, 128, 4]", list); };
   return {
       {ratios("[0, 4, 128]"), bad, {"compress_ratios", "3 entries", "num_hidden_layers 4"}},
@@ -391,7 +391,7 @@ TEST(Config, BoundsEveryNumber) {
       }
       const Result<Config> config = parse(text);
       ASSERT_FALSE(config.ok()) << text;
-      EXPECT_EQ(config.error().code, Errc::kInvalidArgument) << config.error().message;
+      EXPECT_EQ(config.error().code, Errc::kDataLoss) << config.error().message;
       EXPECT_THAT(config.error().message, HasSubstr(key));
     }
   }
