@@ -126,16 +126,22 @@ Result<void> DeepseekV4::reserve_state(const StateOptions& requested) {
   if (options.num_pages == 0) {
     options.num_pages = static_cast<int32_t>(ceil_div(options.max_context, kPageSize));
   }
-  if (options.num_slots <= 0 || options.num_pages <= 0 || options.max_context <= 0 ||
-      options.max_context > config_.max_position_embeddings || options.max_tokens_per_pass <= 0) {
+  if (options.max_context > config_.max_position_embeddings) {
     return invalid_argument(
-        fmt::format("state of {} slots, {} pages, {} tokens of context (at most {}), {} tokens per "
-                    "pass; expected positive values",
-                    options.num_slots,
-                    options.num_pages,
+        fmt::format("a context of {} tokens, but the model's limit is {} (config.json: "
+                    "max_position_embeddings)",
                     options.max_context,
-                    config_.max_position_embeddings,
-                    options.max_tokens_per_pass));
+                    config_.max_position_embeddings));
+  }
+  if (options.num_slots <= 0 || options.num_pages <= 0 || options.max_context <= 0 ||
+      options.max_tokens_per_pass <= 0) {
+    return invalid_argument(fmt::format(
+        "state of {} slots, {} pages, {} tokens of context, {} tokens per pass; expected positive "
+        "values",
+        options.num_slots,
+        options.num_pages,
+        options.max_context,
+        options.max_tokens_per_pass));
   }
   state_.reset();
   workspace_.reset();
