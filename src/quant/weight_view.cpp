@@ -29,12 +29,12 @@ std::string subject(std::string_view name) {
   return fmt::format("tensor {}: ", escape_for_display(name));
 }
 
-// The formats whose codes may be labelled `weight` and whose scales may be labelled `scale`.
-std::optional<Format> find_format(DType weight, std::optional<DType> scale) {
+// The format whose codes may be labelled `weight` and whose scales may be labelled as `scale` is.
+std::optional<Format> find_format(DType weight, const std::optional<TensorView>& scale) {
   for (const FormatInfo& info : kFormats) {
     if (!info.code_dtypes.contains(weight)) continue;
     if (info.has_scales() != scale.has_value()) continue;
-    if (!scale || info.scale_dtypes.contains(*scale)) return info.format;
+    if (!scale || info.scale_dtypes.contains(scale->dtype)) return info.format;
   }
   return std::nullopt;
 }
@@ -137,9 +137,7 @@ int64_t count_if_nan(const TensorView& tensor, IsNan is_nan) {
 
 Result<WeightView> make_weight_view(const WeightTensors& tensors) {
   const TensorView& weight = tensors.weight;
-  const std::optional<DType> scale_dtype =
-      tensors.scale ? std::optional(tensors.scale->dtype) : std::nullopt;
-  const std::optional<Format> format = find_format(weight.dtype, scale_dtype);
+  const std::optional<Format> format = find_format(weight.dtype, tensors.scale);
   if (!format) return no_such_format(tensors);
   const FormatInfo& info = format_info(*format);
   if (weight.shape.rank() != 2 || !is_size(weight.shape[0]) || !is_size(weight.shape[1])) {
