@@ -23,7 +23,7 @@ constexpr std::string_view kHelp =
     "/quit     leave (also Ctrl-D)\n"
     "Ctrl-C stops an answer.\n";
 
-// A line of standard input without its newline; nullopt at its end or at Ctrl-C.
+// A line of standard input without its line end; nullopt at its end or at Ctrl-C.
 std::optional<std::string> read_line() {
   char* buffer = nullptr;
   size_t capacity = 0;
@@ -32,6 +32,7 @@ std::optional<std::string> read_line() {
   if (length >= 0) line.emplace(buffer, static_cast<size_t>(length));
   std::free(buffer);
   if (line && line->ends_with('\n')) line->pop_back();
+  if (line && line->ends_with('\r')) line->pop_back();
   return line;
 }
 

@@ -89,22 +89,27 @@ Result<void> check_samples(const checkpoint::Checkpoint& checkpoint) {
   return write_output(fmt::format("weights  {} values decoded, all finite\n", samples.num_decoded));
 }
 
-// The prompts as ids; made-up ids where the directory holds no tokenizer.
-Result<std::vector<std::vector<int32_t>>> prompt_ids(const Path& dir, int32_t vocab_size) {
+// The prompts as ids, cut to the model's context; made-up ids where the directory holds no
+// tokenizer.
+Result<std::vector<std::vector<int32_t>>> prompt_ids(const Path& dir,
+                                                     const models::ModelInfo& info) {
+  const auto max_context = static_cast<size_t>(info.max_position_embeddings);
   std::vector<std::vector<int32_t>> prompts;
   std::error_code ignored;
   if (!std::filesystem::exists(dir / "tokenizer.json", ignored)) {
     for (int32_t i = 0; i < static_cast<int32_t>(std::size(kPrompts)); ++i) {
       std::vector<int32_t>& ids = prompts.emplace_back();
       for (int32_t j = 0; j < kPromptTokensWithoutTokenizer; ++j) {
-        ids.push_back((i * 31 + j * 7919) % vocab_size);
+        ids.push_back((i * 31 + j * 7919) % info.vocab_size);
       }
+      ids.resize(std::min(ids.size(), max_context));
     }
     return prompts;
   }
   TRY_ASSIGN(const auto tokenizer, text::load_tokenizer(dir));
   for (const std::string_view prompt : kPrompts) {
     TRY_ASSIGN(auto ids, tokenizer->encode(prompt, {}));
+    ids.resize(std::min(ids.size(), max_context));
     prompts.push_back(std::move(ids));
   }
   return prompts;
@@ -197,7 +202,7 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
   std::vector<float> expected;
   {
     TRY_ASSIGN(LoadedModel reference, load_model(checkpoint, reference_flags, Mtp::kSkip));
-    TRY_ASSIGN(prompts, prompt_ids(flags.model, reference.model->info().vocab_size));
+    TRY_ASSIGN(prompts, prompt_ids(flags.model, reference.model->info()));
     TRY_ASSIGN(expected, compute_logits(*reference.model, prompts));
   }
   TRY_ASSIGN(LoadedModel loaded, load_model(checkpoint, flags, Mtp::kLoad));
@@ -233,6 +238,7 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
 
 Result<void> run_check(const CheckFlags& flags) {
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags.model));
+  TRY(read_defaults(flags.model.model));  // what generate and serve read, too
   TRY(write_output(
       fmt::format("files    {} of {:.1f} MB with {} tensors: headers and sizes agree\n",
                   checkpoint.shard_names().size(),

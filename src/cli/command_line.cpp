@@ -18,6 +18,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr int32_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 template <class T>
 struct Named {
@@ -104,6 +105,45 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
+// The whole text is a number. The library alone takes "" for 0.
+template <class T>
+CLI::Validator number() {
+  const auto check = [](const std::string& text) {
+    return parse_number<T>(text) ? std::string() : fmt::format("\"{}\" is no number", text);
+  };
+  return CLI::Validator(check, "");
+}
+
+// The library's ranges let NaN through.
+CLI::Validator number_within(float min, float max) {
+  const auto check = [min, max](const std::string& text) {
+    const std::optional<float> value = parse_number<float>(text);
+    if (value && *value >= min && *value <= max) return std::string();
+    return fmt::format("\"{}\" is no number from {} to {}", text, min, max);
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator not_empty() {
+  const auto check = [](const std::string& text) {
+    return text.empty() ? std::string("the text is empty") : std::string();
+  };
+  return CLI::Validator(check, "");
+}
+
+// "1,2,3"
+std::optional<std::vector<int32_t>> parse_ids(std::string_view text) {
+  std::vector<int32_t> ids;
+  while (true) {
+    const size_t comma = text.find(',');
+    const auto id = parse_number<int32_t>(text.substr(0, comma));
+    if (!id) return std::nullopt;
+    ids.push_back(*id);
+    if (comma == std::string_view::npos) return ids;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 // "ID:BIAS"
 std::optional<std::pair<int32_t, float>> parse_logit_bias(std::string_view text) {
   const size_t colon = text.find(':');
@@ -160,28 +200,35 @@ void add_context(CLI::App& app, ModelFlags& flags) {
 void add_sampling(CLI::App& app, SamplingFlags& flags) {
   const char* group = "Sampling (defaults: the model's generation_config.json)";
   app.add_option("--temperature", flags.temperature, "0: always the most probable token")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   app.add_option("--top-p", flags.top_p, "Keep the smallest set of tokens with this share")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   app.add_option("--top-k", flags.top_k, "Keep the N most probable tokens; 0: all")
+      ->check(number<int32_t>())
       ->type_name("N")
       ->group(group);
   app.add_option("--min-p", flags.min_p, "Drop tokens below X times the most probable one")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   app.add_option(
          "--presence-penalty", flags.presence_penalty, "Subtracted once for tokens in the output")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   app.add_option(
          "--frequency-penalty", flags.frequency_penalty, "Subtracted per occurrence in the output")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   app.add_option("--repetition-penalty",
                  flags.repetition_penalty,
                  "Divides positive logits of tokens in prompt and output")
+      ->check(number<float>())
       ->type_name("X")
       ->group(group);
   const auto check_bias = [](const std::string& text) {
@@ -217,6 +264,7 @@ void add_sampling(CLI::App& app, SamplingFlags& flags) {
       ->allow_extra_args(false)
       ->group(group);
   app.add_option("--stop-token-id", flags.stop_token_ids, "Stop at this token; may be repeated")
+      ->check(number<int32_t>())
       ->type_name("ID")
       ->allow_extra_args(false)
       ->group(group);
@@ -257,6 +305,7 @@ void add_network(CLI::App& app, ServeFlags& flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--port", flags.port, "Port to listen on; 0: any free one")
+      ->check(range(0, 65'535))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -264,11 +313,13 @@ void add_network(CLI::App& app, ServeFlags& flags) {
       ->type_name("FILE")
       ->group(group);
   app.add_option("--allowed-host", flags.allowed_hosts, "Further Host name of a keyless server")
+      ->check(not_empty())
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->group(group);
   app.add_option(
          "--served-model-name", flags.served_model_names, "Name in the API; may be repeated")
+      ->check(not_empty())
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->group(group);
@@ -312,11 +363,11 @@ void add_serve(CLI::App& root, ServeFlags& flags) {
   add_scheduling(app, flags);
   const char* group = "Where requests say nothing";
   app.add_option("--temperature", flags.temperature, "Default: generation_config.json")
-      ->check(CLI::Range(0.0, 100.0).description(""))
+      ->check(number_within(0, 100))
       ->type_name("X")
       ->group(group);
   app.add_option("--top-p", flags.top_p, "Default: generation_config.json")
-      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(number_within(0, 1))
       ->type_name("X")
       ->group(group);
   app.add_flag("--think", flags.think, "Reason before answering")->group(group);
@@ -338,8 +389,19 @@ void add_tokenize(CLI::App& root, TokenizeFlags& flags) {
 void add_logits(CLI::App& root, LogitsFlags& flags) {
   CLI::App& app = *root.add_subcommand("logits", "Write the logits of a token sequence to a file");
   add_model(app, flags.model);
+  const auto check_ids = [](const std::string& text) {
+    return parse_ids(text) ? std::string() : "\"" + text + "\" is no list of token ids";
+  };
+  const auto add_ids = [&flags](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      const std::vector<int32_t> ids = *parse_ids(text);
+      flags.ids.insert(flags.ids.end(), ids.begin(), ids.end());
+    }
+  };
   CLI::Option* ids =
-      app.add_option("--ids", flags.ids, "Token ids")->delimiter(',')->type_name("1,2,3");
+      app.add_option_function<std::vector<std::string>>("--ids", add_ids, "Token ids")
+          ->check(check_ids)
+          ->type_name("1,2,3");
   app.add_option("--ids-file", flags.ids_file, "JSON file: an array of token ids")
       ->type_name("FILE")
       ->excludes(ids);
@@ -522,7 +584,14 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   app.set_version_flag("--version", std::string(version_text()));
   add_choice(
       app, "--log-level", result.log_level, kLogLevels, "Least severe messages on standard error");
+  std::optional<Error> config_fault;
+  const auto check_config = [&config_fault](const std::string& path) {
+    const Result<std::string> text = read_file(path, kMaxConfigBytes);
+    if (!text.ok()) config_fault = text.error();
+    return text.ok() ? std::string() : text.error().message;
+  };
   app.set_config("--config", "", "TOML or INI file: a [section] per command; flags win over it")
+      ->check(check_config)
       ->type_name("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
 
@@ -547,8 +616,9 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
     result.text = std::string(version.what()) + '\n';
     return result;
   } catch (const CLI::ConfigError& fault) {
-    return config_error(fault.what());
+    return config_fault ? *config_fault : config_error(fault.what());
   } catch (const CLI::ParseError& fault) {
+    if (config_fault) return *config_fault;
     const std::vector<std::string> unknown = app.remaining();
     const bool has_command = !app.get_subcommands().empty();
     if (has_command || unknown.empty()) return usage_error(fault.what());

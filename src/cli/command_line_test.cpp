@@ -164,8 +164,46 @@ TEST(CommandLine, UnknownKeysOfTheConfigFileAreErrors) {
             std::string::npos);
   const ConfigFile value("[serve]\nport = 70000\n");
   EXPECT_NE(fault({"serve", "dir", "--config", value.path()}).find("--port"), std::string::npos);
-  EXPECT_NE(fault({"serve", "dir", "--config", "/no/such/file"}).find("/no/such/file"),
-            std::string::npos);
+}
+
+TEST(CommandLine, ConfigFilesThatCannotBeReadAreErrors) {
+  const auto missing = parse({"serve", "dir", "--config", "/no/such/file"});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, Errc::kNotFound);
+  EXPECT_EQ(missing.error().message, "/no/such/file: cannot open: No such file or directory");
+  EXPECT_EQ(fault({"serve", "dir", "--config", "/dev/zero"}),  // has no end
+            "/dev/zero: is not a regular file");
+  EXPECT_NE(fault({"serve", "dir", "--config", "/"}), "");
+}
+
+TEST(CommandLine, EmptyTextIsNoNumberAndNoName) {
+  for (const char* flag : {"--temperature",
+                           "--top-p",
+                           "--top-k",
+                           "--min-p",
+                           "--presence-penalty",
+                           "--frequency-penalty",
+                           "--repetition-penalty",
+                           "--stop-token-id",
+                           "--seed",
+                           "--max-tokens"}) {
+    EXPECT_NE(fault({"generate", "dir", "x", flag, ""}).find(flag), std::string::npos) << flag;
+  }
+  for (const char* flag : {"--port", "--temperature", "--served-model-name", "--allowed-host"}) {
+    EXPECT_NE(fault({"serve", "dir", flag, ""}).find(flag), std::string::npos) << flag;
+  }
+  EXPECT_NE(fault({"serve", "dir", "--temperature", "nan"}), "");
+}
+
+TEST(CommandLine, IdsAreReadWhole) {
+  for (const char* ids : {"", ",", "1,", ",1", "1,,2", "1 2", "1,x", "1.5", "99999999999"}) {
+    EXPECT_NE(fault({"logits", "dir", "--output", "o", "--ids", ids}).find("--ids"),
+              std::string::npos)
+        << ids;
+  }
+  const auto flags =
+      parse_as<LogitsFlags>({"logits", "dir", "--output", "o", "--ids", "1,2", "--ids", "3"});
+  EXPECT_EQ(flags.ids, (std::vector<int32_t>{1, 2, 3}));
 }
 
 TEST(CommandLine, HelpListsEveryExitCode) {

@@ -6,6 +6,12 @@
 
 namespace nibble::cli {
 
+Result<json::Value> parse_id_arrays(std::string_view text, std::string_view what) {
+  Result<json::Value> document = json::parse(text, kIdArrayLimits);
+  if (document.ok()) return document;
+  return invalid_argument(fmt::format("{}: {}", what, document.error().message));
+}
+
 Result<std::vector<int32_t>> ids_from_json(const json::Value& value, std::string_view what) {
   const json::Array* array = value.as_array();
   if (array == nullptr) {

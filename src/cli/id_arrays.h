@@ -14,7 +14,10 @@ namespace nibble::cli {
 inline constexpr json::Limits kIdArrayLimits{
     .max_depth = 64, .max_nodes = 32'000'000, .max_bytes = 512 << 20};
 
-// An array of integers. `what` names it in messages.
+// `what` names the text in messages, here and below.
+Result<json::Value> parse_id_arrays(std::string_view text, std::string_view what);
+
+// An array of integers.
 Result<std::vector<int32_t>> ids_from_json(const json::Value& value, std::string_view what);
 // The same, or an object whose "ids" is one.
 Result<std::vector<int32_t>> ids_from_document(const json::Value& value, std::string_view what);

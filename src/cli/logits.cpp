@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/checked_math.h"
+#include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -24,7 +25,7 @@ Result<std::vector<int32_t>> read_ids(const LogitsFlags& flags) {
     return flags.ids;
   }
   TRY_ASSIGN(const std::string text, read_file(*flags.ids_file, kIdArrayLimits.max_bytes));
-  TRY_ASSIGN(const json::Value document, json::parse(text, kIdArrayLimits));
+  TRY_ASSIGN(const json::Value document, parse_id_arrays(text, flags.ids_file->string()));
   TRY_ASSIGN(std::vector<int32_t> ids, ids_from_document(document, flags.ids_file->string()));
   if (ids.empty()) return invalid_argument(flags.ids_file->string() + ": holds no token ids");
   return ids;
@@ -117,6 +118,8 @@ TensorView as_rows(std::vector<float>& values, int32_t width) {
 
 Result<void> run_logits(const LogitsFlags& flags) {
   TRY_ASSIGN(const std::vector<int32_t> ids, read_ids(flags));
+  TRY(checkpoint::check_output(flags.output));
+  if (flags.record) TRY(checkpoint::check_output(*flags.record));
   models::Decisions replay;
   if (flags.replay) {
     TRY_ASSIGN(replay, read_decisions(*flags.replay));

@@ -57,6 +57,8 @@ server::ServerConfig server_config(const ServeFlags& flags, const Session& sessi
 }  // namespace
 
 Result<void> run_serve(const ServeFlags& flags) {
+  // Before the model loads, which may take minutes.
+  TRY(server::check_access(flags.host, flags.api_key_file));
   TRY_ASSIGN(Session session,
              open_session(flags.model,
                           {.max_queued_requests = flags.max_queued_requests,

@@ -46,7 +46,7 @@ Result<json::Value> convert(const text::Tokenizer& tokenizer,
 Result<std::string> convert_json(const text::Tokenizer& tokenizer,
                                  std::string_view input,
                                  const TokenizeFlags& flags) {
-  TRY_ASSIGN(const json::Value document, json::parse(input, kIdArrayLimits));
+  TRY_ASSIGN(const json::Value document, parse_id_arrays(input, "standard input"));
   const json::Array* elements = document.as_array();
   if (elements == nullptr) {
     return invalid_argument(

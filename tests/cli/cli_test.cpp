@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -324,6 +325,67 @@ TEST(Cli, CheckFindsDamage) {
   expect_error(run_nibble({"check", dir}), 5, "model-00003-of-00003.safetensors");
 }
 
+TEST(Cli, CheckReadsTheGenerationConfig) {
+  const Path dir = make_directory();
+  std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
+  std::ofstream(dir / "generation_config.json") << "{";
+  expect_error(run_nibble({"check", dir}), 5, "generation_config.json");
+}
+
+TEST(Cli, ChecksModelsOfAShortContext) {
+  const Path dir = make_directory();
+  std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
+  std::string config = *read_file(dir / "config.json", 1 << 20);
+  const std::string_view key = "\"max_position_embeddings\": 16384";
+  ASSERT_NE(config.find(key), std::string::npos);
+  config.replace(config.find(key), key.size(), "\"max_position_embeddings\": 7");
+  std::ofstream(dir / "config.json") << config;
+  const ProcessResult result = run_nibble({"check", dir});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  expect_error(run_nibble({"logits", dir, "--ids", "1,2,3,4,5,6,7,8", "--output", dir / "o"}),
+               2,
+               "a context of 8 tokens, but the model's limit is 7");
+}
+
+TEST(Cli, FindsPipesInPlaceOfFiles) {
+  for (const char* name : {"config.json", "tokenizer.json", "model-00002-of-00003.safetensors"}) {
+    const Path dir = make_directory();
+    std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
+    std::filesystem::remove(dir / name);
+    ASSERT_EQ(::mkfifo((dir / name).c_str(), 0600), 0);
+    const ProcessResult result = run_nibble({"generate", dir, "Hello"});
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_THAT(result.errors, HasSubstr(std::string(name) + ": is not a regular file"));
+  }
+}
+
+TEST(Cli, RefusesOutputsBeforeItLoads) {
+  const Path dir = make_directory();
+  expect_error(run_nibble({"logits", "/no/model", "--ids", "1", "--output", dir}),
+               2,
+               "a directory or device");
+  expect_error(run_nibble({"logits", "/no/model", "--ids", "1", "--output", dir / "no" / "o"}),
+               4,
+               "cannot create");
+}
+
+TEST(Cli, NamesTheSourceOfBadJson) {
+  const Path dir = make_directory();
+  std::ofstream(dir / "ids.json") << "[1,";
+  expect_error(
+      run_nibble({"logits", kModel, "--ids-file", dir / "ids.json", "--output", dir / "o"}),
+      2,
+      "ids.json: JSON: ");
+  expect_error(
+      run_nibble({"tokenize", kModel, "--json"}, {.input = "["}), 2, "standard input: JSON: ");
+}
+
+TEST(Cli, ChatTakesLinesThatEndLikeThoseOfWindows) {
+  const ProcessResult result = run_nibble({"chat", kModel}, {.input = "/reset\r\n/quit\r\n"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.errors, "");
+}
+
 TEST(Cli, ServesUntilSigterm) {
   const ProcessResult result =
       run_nibble({"serve", kModel, "--port", "0"},
@@ -332,9 +394,9 @@ TEST(Cli, ServesUntilSigterm) {
 }
 
 TEST(Cli, ServesOtherAddressesWithKeysOnly) {
-  const ProcessResult result = run_nibble({"serve", kModel, "--host", "0.0.0.0", "--port", "0"});
-  EXPECT_EQ(result.exit_code, 2) << result.errors;
-  EXPECT_THAT(result.errors, HasSubstr("nibble: error: "));
+  // Told before the model is looked at.
+  expect_error(run_nibble({"serve", "/no/model", "--host", "0.0.0.0"}), 2, "--api-key-file");
+  expect_error(run_nibble({"serve", "/no/model", "--api-key-file", "/no/keys"}), 4, "/no/keys");
 }
 
 TEST(Cli, ShowsTheDemo) {
