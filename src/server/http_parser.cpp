@@ -1,5 +1,6 @@
 #include "server/http_parser.h"
 
+#include <algorithm>
 #include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -47,6 +48,10 @@ class HttpParser::Impl final {
   Progress feed(std::string_view bytes) {
     if (fault_.status != 0) return {State::kFault, 0};
     Progress progress;
+    if (!is_head_reported_ && !find_head_end(bytes)) {
+      if (bytes.size() < header_bytes_max_) return progress;
+      return fail(http::error::header_limit, progress);
+    }
     while (true) {
       const std::string_view rest = bytes.substr(progress.num_used);
       if (parser_.is_done()) return finish(progress);
@@ -55,9 +60,6 @@ class HttpParser::Impl final {
       progress.num_used += used;
       if (code == http::error::need_more) code = {};
       if (code) return fail(code, progress);
-      if (!is_head_reported_ && !count_head_bytes(used, rest.size())) {
-        return fail(http::error::header_limit, progress);
-      }
       if (parser_.is_header_done() && !is_head_reported_) return report_head(progress);
       if (parser_.is_done()) continue;
       if (used == 0 || progress.num_used == bytes.size()) return progress;
@@ -70,11 +72,13 @@ class HttpParser::Impl final {
   const Fault& fault() const { return fault_; }
 
  private:
-  // Beast limits what it has not parsed yet, not the whole head. False: the head is too large.
-  bool count_head_bytes(size_t num_used, size_t num_given) {
-    num_head_bytes_ += num_used;
-    const size_t num_pending = parser_.is_header_done() ? 0 : num_given - num_used;
-    return num_head_bytes_ + num_pending <= header_bytes_max_;
+  // Beast sees a head only when it is complete and within the limit, so that what it makes of the
+  // bytes does not depend on how they were split. `bytes` begins where the last call's did.
+  bool find_head_end(std::string_view bytes) {
+    constexpr std::string_view kHeadEnd = "\r\n\r\n";
+    const size_t found = bytes.substr(0, header_bytes_max_).find(kHeadEnd, num_searched_);
+    num_searched_ = bytes.size() - std::min(bytes.size(), kHeadEnd.size() - 1);
+    return found != std::string_view::npos;
   }
 
   // Beast takes any list of codings that ends in "chunked", in HTTP/1.0 too (RFC 9112, 6.1).
@@ -120,7 +124,7 @@ class HttpParser::Impl final {
   }
 
   const size_t header_bytes_max_;
-  size_t num_head_bytes_ = 0;
+  size_t num_searched_ = 0;  // bytes of the head that hold no end of it
   http::request_parser<http::string_body> parser_;
   HttpRequest request_;
   bool is_head_reported_ = false;

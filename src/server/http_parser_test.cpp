@@ -50,6 +50,16 @@ TEST(HttpParser, GivesTheSameRequestForEverySplit) {
   }
 }
 
+TEST(HttpParser, JudgesAHeadWhenItIsComplete) {
+  const std::string head = "POST / HTTP/1.1\r\nContent-Length: 5\xec\nHost: a\r\n";
+  for (size_t step = 1; step <= head.size(); ++step) {
+    HttpParser parser(kLimits);
+    ASSERT_EQ(feed_in_steps(parser, head, step), State::kNeedMore) << step;
+    ASSERT_EQ(parser.feed(head + "\r\n").state, State::kFault) << step;
+    EXPECT_EQ(parser.fault_status(), 400);
+  }
+}
+
 TEST(HttpParser, JoinsChunksForEverySplit) {
   const std::string bytes =
       "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: "
