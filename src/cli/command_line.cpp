@@ -52,6 +52,11 @@ constexpr Named<LoadFormat> kLoadFormats[] = {
     {"checkpoint", LoadFormat::kCheckpoint},
     {"dummy", LoadFormat::kDummy},
 };
+constexpr Named<engine::Goal> kGoals[] = {
+    {"latency", engine::Goal::kLatency},
+    {"throughput", engine::Goal::kThroughput},
+};
+constexpr Named<bool> kActivationScales[] = {{"stored", false}, {"dynamic", true}};
 constexpr Named<LogLevel> kLogLevels[] = {
     {"warning", LogLevel::kWarning},
     {"debug", LogLevel::kDebug},
@@ -519,6 +524,80 @@ void add_synth(CLI::App& root, SynthFlags& flags) {
   add_output(app, flags.shard_megabytes, flags.threads, flags.resume);
 }
 
+void add_plan(CLI::App& root, PlanFlags& flags) {
+  CLI::App& app = *root.add_subcommand(
+      "plan", "Say what a model is and what it would run on, before any weight is fetched");
+  app.add_option("targets", flags.targets, "Directory, org/name[@revision] or URL; several compare")
+      ->required()
+      ->type_name("TARGET...");
+  const char* machine = "Machine";
+  app.add_option("--gpu",
+                 flags.gpus,
+                 "rtx-pro-6000, rtx-5090, h100, h200, b200, b300, a100, l40s, gb10, cpu or local "
+                 "(default); xN behind it for N; may be repeated")
+      ->type_name("NAME[xN]")
+      ->allow_extra_args(false)
+      ->group(machine);
+  app.add_option("--tp", flags.tp, "Devices that share each matrix; 0: all")
+      ->check(range(0, 1024))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(machine);
+  app.add_option("--ep", flags.ep, "Devices that share the routed experts by id")
+      ->check(range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(machine);
+  const char* work = "Work";
+  app.add_option("--context", flags.context, "Tokens per sequence; 0: 32768 or the model's limit")
+      ->check(range(0, kMaxInt32))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(work);
+  app.add_option("--concurrency", flags.concurrency, "Sequences at a time; 0: by the goal, 1 or 64")
+      ->check(range(0, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(work);
+  add_choice(app, "--goal", flags.goal, kGoals, "What the kernels are chosen for")->group(work);
+  app.add_flag("--json", flags.json, "For programs");
+  app.add_option("--explain", flags.explain, "Only the evidence for one module, all of it")
+      ->type_name("MODULE");
+  const char* checks = "Checks";
+  app.add_flag("--strict", flags.strict, "Overruled declarations and unmatched patterns are errors")
+      ->group(checks);
+  app.add_flag("--trust-headers",
+               flags.trust_headers,
+               "Warn instead of stopping where files contradict the stored bytes")
+      ->group(checks);
+  add_choice(app,
+             "--act-scale",
+             flags.dynamic_activation_scales,
+             kActivationScales,
+             "Scales of NVFP4 activations")
+      ->group(checks);
+  app.add_option("--allow-slow", flags.allow_slow, "Module class that may run on a slower kernel")
+      ->type_name("CLASS")
+      ->allow_extra_args(false)
+      ->group(checks);
+  app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
+      ->type_name("TEXT")
+      ->group(checks);
+  app.add_flag("--pad-fp8-blocks",
+               flags.pad_fp8_blocks,
+               "Tensor-parallel shards may cut FP8 blocks; both sides keep the scale")
+      ->group(checks);
+  app.add_option("--connections", flags.connections, "Headers fetched at a time")
+      ->check(range(1, 64))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void add_kernels(CLI::App& root, KernelsFlags& flags) {
+  CLI::App& app = *root.add_subcommand("kernels", "List every kernel, written or planned");
+  app.add_flag("--markdown", flags.markdown, "As docs/kernel-table.md");
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -543,6 +622,8 @@ struct AllFlags {
   PullFlags pull;
   ConvertFlags convert;
   SynthFlags synth;
+  PlanFlags plan;
+  KernelsFlags kernels;
   DemoFlags demo;
 };
 
@@ -556,6 +637,8 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("pull")) return flags.pull;
   if (app.got_subcommand("convert")) return flags.convert;
   if (app.got_subcommand("synth")) return flags.synth;
+  if (app.got_subcommand("plan")) return flags.plan;
+  if (app.got_subcommand("kernels")) return flags.kernels;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
 }
@@ -604,6 +687,8 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_pull(app, flags.pull);
   add_convert(app, flags.convert);
   add_synth(app, flags.synth);
+  add_plan(app, flags.plan);
+  add_kernels(app, flags.kernels);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());

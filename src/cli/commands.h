@@ -18,6 +18,9 @@ Result<void> run_check(const CheckFlags& flags);
 Result<void> run_pull(const PullFlags& flags);
 Result<void> run_convert(const ConvertFlags& flags);
 Result<void> run_synth(const SynthFlags& flags);
+// Prints the plan; kUnsupported with its first error when it has any.
+Result<void> run_plan(const PlanFlags& flags);
+Result<void> run_kernels(const KernelsFlags& flags);
 Result<void> run_demo(const DemoFlags& flags);
 
 }  // namespace nibble::cli

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "device/device.h"
+#include "engine/plan.h"
 #include "models/model.h"
 #include "tools/convert/declare.h"
 
@@ -66,6 +67,29 @@ struct ChatFlags {
   SamplingFlags sampling;
   std::string system;
   bool think = false;
+};
+
+struct PlanFlags {
+  std::vector<std::string> targets;
+  std::vector<std::string> gpus;  // NAME[xN]; empty: this machine
+  int32_t tp = 0;                 // 0: all devices
+  int32_t ep = 1;
+  int32_t context = 0;
+  int32_t concurrency = 0;
+  engine::Goal goal = engine::Goal::kLatency;
+  bool json = false;
+  std::optional<std::string> explain;
+  bool strict = false;
+  bool trust_headers = false;
+  bool dynamic_activation_scales = false;
+  std::vector<std::string> allow_slow;
+  std::string kernel;
+  bool pad_fp8_blocks = false;
+  int32_t connections = 8;
+};
+
+struct KernelsFlags {
+  bool markdown = false;
 };
 
 struct DemoFlags {
@@ -157,6 +181,8 @@ using Command = std::variant<GenerateFlags,
                              LogitsFlags,
                              CheckFlags,
                              PullFlags,
+                             PlanFlags,
+                             KernelsFlags,
                              DemoFlags,
                              ConvertFlags,
                              SynthFlags,

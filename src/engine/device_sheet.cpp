@@ -130,6 +130,12 @@ device::DeviceInfo DeviceSheet::info() const {
           .shared_bytes = shared_bytes};
 }
 
+std::string read_rate_text(const DeviceSheet& sheet) {
+  const double rate = sheet.read_bytes_per_s;
+  return rate >= 0.5e12 ? fmt::format("{:.2f} TB/s", rate / 1e12)
+                        : fmt::format("{:.1f} GB/s", rate / 1e9);
+}
+
 std::span<const DeviceSheet> device_sheets() {
   static const std::vector<DeviceSheet> sheets = make_sheets();
   return sheets;

@@ -32,6 +32,9 @@ struct DeviceSheet {
   device::DeviceInfo info() const;
 };
 
+// "1.45 TB/s", "27.3 GB/s"
+std::string read_rate_text(const DeviceSheet& sheet);
+
 // What --gpu accepts besides "local".
 std::span<const DeviceSheet> device_sheets();
 

@@ -49,7 +49,10 @@ Op op_of(const DetectedModule& module) {
     case ModuleClass::kRoutedExperts:
       return Op::kGroupedMatMul;
     default:
-      return Op::kMatMul;
+      // One matrix per output group (spec "deepseek-v4" 3.4).
+      return leaf_of(module.name) == "wo_a" || leaf_of(module.name) == "o_a_proj"
+                 ? Op::kGroupedMatMul
+                 : Op::kMatMul;
   }
 }
 

@@ -159,12 +159,12 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
   performance.high_share = runs ? 0.9 : 0.8;
   performance.assumption = fmt::format(
       "{:.0f} to {:.0f}% of the bandwidth bound ({}); bound: weights and cache read once per step "
-      "at {:.2f} TB/s per device ({}){}, experts chosen independently, no drafts",
+      "at {} per device ({}){}, experts chosen independently, no drafts",
       performance.low_share * 100,
       performance.high_share * 100,
       runs ? "kernels measured at 90% of the read stream, whole steps less"
            : "a goal: these kernels are planned and not measured",
-      options.device.read_bytes_per_s / 1e12,
+      read_rate_text(options.device),
       options.device.note,
       all_reduce > 0
           ? fmt::format(

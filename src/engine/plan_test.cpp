@@ -327,6 +327,39 @@ TEST(PlanKernels, SlowerThanBestNeedsPermissionK7) {
   EXPECT_THAT(text_of(allowed), HasSubstr("k 288, needs a multiple of 128"));
 }
 
+// What a plan says is what loading does: the same kernels, and the bytes within 3%.
+TEST(PlanKernels, AreThoseThatLoadingTakes) {
+  const Path dir = Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4";
+  const auto device = device::make_host_device({.num_threads = 1}).value();
+  const auto checkpoint = checkpoint::Checkpoint::open(dir).value();
+  models::LoadOptions load;
+  load.load_mtp = false;
+  const auto model = models::load_model(checkpoint, *device, load).value();
+  const auto local = checkpoint::describe_directory(dir).value();
+  const auto read = [&](size_t tensor, int64_t begin, int64_t count) {
+    return local.read(tensor, begin, count);
+  };
+  const Plan plan =
+      make_plan(local.description, read, {.device = local_sheet(device->info(), 1e10)});
+  EXPECT_THAT(plan.diagnostics, IsEmpty()) << text_of(plan);
+  EXPECT_TRUE(plan.is_runnable);
+  const auto weights = static_cast<double>(model->weights_bytes());
+  EXPECT_NEAR(static_cast<double>(plan.memory->weights), weights, 0.03 * weights);
+  std::set<std::string_view> planned;
+  for (const PlannedModule& module : plan.modules) planned.insert(module.kernel->name);
+  for (const models::RoutedModule& module : model->routed_modules()) {
+    EXPECT_TRUE(planned.contains(module.route.kernel->name)) << module.module;
+  }
+  // Memory of the state, too.
+  ASSERT_TRUE(model
+                  ->reserve_state({.num_slots = 1,
+                                   .num_pages = plan.options.context / 256,
+                                   .max_context = plan.options.context})
+                  .ok());
+  const int64_t state = plan.memory->kv() + plan.memory->compressor_state;
+  EXPECT_EQ(model->state_bytes(), state + plan.memory->workspace);
+}
+
 // --- checks against config.json, and sharding ---
 
 TEST(PlanChecks, MissingModuleIsC1b) {

@@ -37,12 +37,12 @@ std::string ranges(const std::vector<int32_t>& layers) {
 std::string machine(const PlanOptions& o) {
   const std::string count = o.num_devices > 1 ? fmt::format("{}x ", o.num_devices) : "";
   const std::string sm = o.device.sm > 0 ? fmt::format("sm_{}, ", o.device.sm) : "";
-  return fmt::format("{}{} ({}{}, {:.2f} TB/s)",
+  return fmt::format("{}{} ({}{}, {})",
                      count,
                      o.device.title,
                      sm,
                      gb(o.device.memory_bytes),
-                     o.device.read_bytes_per_s / 1e12);
+                     read_rate_text(o.device));
 }
 
 void append_summary(std::string& out, const Plan& plan) {

@@ -139,7 +139,7 @@ class Detector final {
     return std::move(detection_);
   }
 
-  Result<std::string> explain(std::string_view wanted);
+  Result<Explanation> explain(std::string_view wanted);
 
  private:
   Severity contradiction() const {
@@ -167,12 +167,17 @@ class Detector final {
     const Declared declared = declaration_.declare(names_of(stored.name), module.role);
     if (module.is_sound) reconcile(stored, module, declared);
     note_agreement(module, declared);
-    module.evidence = intern("header: " + physical.evidence + "; " + describe(declared));
+    module.evidence = intern("header: " + physical.evidence + "; " + describe(module, declared));
     detection_.modules.push_back(std::move(module));
     physical_.push_back(std::move(physical));
   }
 
-  static std::string describe(const Declared& declared) {
+  static std::string describe(const DetectedModule& module, const Declared& declared) {
+    const bool is_plain_role = !is_core(module.role.module_class);
+    if (declared.kind == Declared::Kind::kQuantized && !module.scheme.is_quantized() &&
+        is_plain_role && !declared.is_per_layer) {
+      return "not quantized in this role";
+    }
     switch (declared.kind) {
       case Declared::Kind::kNothing:
         return "not declared";
@@ -553,7 +558,7 @@ class Detector final {
   Detection detection_;
 };
 
-Result<std::string> Detector::explain(std::string_view wanted) {
+Result<Explanation> Detector::explain(std::string_view wanted) {
   stored_ = group_tensors(input_.tensors);
   const StoredModule* found = nullptr;
   for (const StoredModule& stored : stored_) {
@@ -594,7 +599,9 @@ Result<std::string> Detector::explain(std::string_view wanted) {
                       carrier_name(module.scheme.carrier));
   text += fmt::format("evidence  {}\n", detection_.evidence_of(module));
   for (const Diagnostic& diagnostic : collector_.take()) text += to_text(diagnostic) + "\n";
-  return text;
+  return Explanation{.text = std::move(text),
+                     .role = role_name(module.role),
+                     .format = scheme_name(module.scheme)};
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -655,7 +662,7 @@ Detection detect(const DetectInput& input, const DetectOptions& options) {
   return Detector(input, options).run();
 }
 
-Result<std::string> explain(const DetectInput& input,
+Result<Explanation> explain(const DetectInput& input,
                             const DetectOptions& options,
                             std::string_view module) {
   return Detector(input, options).explain(module);

@@ -66,9 +66,14 @@ bool is_known_model_type(std::string_view model_type);
 
 Detection detect(const DetectInput& input, const DetectOptions& options = {});
 
-// The whole evidence for one module (a module or tensor name as stored), for people. kNotFound
-// names the nearest modules.
-Result<std::string> explain(const DetectInput& input,
+// The whole evidence for one module.
+struct Explanation {
+  std::string text;    // for people, a line per fact
+  std::string role;    // "routed_experts"
+  std::string format;  // "mxfp4"
+};
+// `module` is a module or tensor name as stored. kNotFound names the nearest modules.
+Result<Explanation> explain(const DetectInput& input,
                             const DetectOptions& options,
                             std::string_view module);
 

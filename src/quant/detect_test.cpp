@@ -1106,13 +1106,16 @@ TEST(Detect, ClaimsEveryTensorOnce) {
 TEST(Detect, ExplainShowsTheWholeEvidence) {
   const Fixture fixture = v4_form_b();
   const DetectInput input = {.configs = fixture.configs, .tensors = fixture.tensors, .read = {}};
-  const Result<std::string> text = explain(input, {}, "mtp.0.ffn.experts.1.w3");
-  ASSERT_TRUE(text.ok());
+  const Result<Explanation> found = explain(input, {}, "mtp.0.ffn.experts.1.w3");
+  ASSERT_TRUE(found.ok());
+  const std::string* text = &found->text;
+  EXPECT_EQ(found->role, "draft_routed_experts");
+  EXPECT_EQ(found->format, "mxfp4");
   EXPECT_THAT(*text, HasSubstr("mtp.0.ffn.experts.1.w3.scale  F8_E8M0 [256, 8]"));
   EXPECT_THAT(*text, HasSubstr("role      draft_routed_experts, layer 0"));
   EXPECT_THAT(*text, HasSubstr("format    mxfp4, 1 x [256, 256], carrier deepseek"));
   EXPECT_THAT(*text, HasSubstr("excluded by \"mtp.*\" (ignore in config.json)"));
-  const Result<std::string> unknown = explain(input, {}, "layers.0.attn.wq_c");
+  const Result<Explanation> unknown = explain(input, {}, "layers.0.attn.wq_c");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, Errc::kNotFound);
   EXPECT_THAT(unknown.error().message, HasSubstr("layers.*.attn.wq_a"));

@@ -1,0 +1,183 @@
+#include "engine/plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "base/json.h"
+#include "base/utf8.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/plan_target.h"
+#include "device/device.h"
+#include "engine/plan_render.h"
+#include "kernels/registry.h"
+
+namespace nibble::cli {
+namespace {
+
+struct Machine {
+  engine::DeviceSheet sheet;
+  int32_t count = 1;
+};
+
+// Bytes per second that all cores read: the best of a few passes over memory beyond the caches.
+double measure_read_rate(device::Device& host) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kTasks = 64;
+  const Result<device::Buffer> buffer = host.allocate(kBytes);
+  if (!buffer.ok()) return 0;
+  std::memset(buffer->data(), 1, static_cast<size_t>(kBytes));
+  const auto* words = reinterpret_cast<const uint64_t*>(buffer->data());
+  const int64_t per_task = kBytes / kTasks / int64_t{sizeof(uint64_t)};
+  std::vector<uint64_t> sums(kTasks);
+  double best = 0;
+  for (int32_t pass = 0; pass < 4; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    host.stream().pool->parallel_for(kTasks, [&](int64_t task) {
+      uint64_t sum[4] = {};
+      const uint64_t* part = words + task * per_task;
+      for (int64_t i = 0; i + 4 <= per_task; i += 4) {
+        for (int64_t j = 0; j < 4; ++j) sum[j] += part[i + j];
+      }
+      sums[static_cast<size_t>(task)] = sum[0] + sum[1] + sum[2] + sum[3];
+    });
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    // The sums are needed, so that the reads are.
+    if (sums[0] != 0) best = std::max(best, static_cast<double>(kBytes) / took.count());
+  }
+  return best;
+}
+
+Result<engine::DeviceSheet> sheet_of(std::string_view name) {
+  if (name != "local") return engine::find_device_sheet(name);
+  TRY_ASSIGN(const std::unique_ptr<device::Device> host, device::make_host_device({}));
+  return engine::local_sheet(host->info(), measure_read_rate(*host));
+}
+
+// "NAME" or "NAMExN".
+Result<Machine> parse_machine(std::string_view text) {
+  Machine machine;
+  const size_t x = text.rfind('x');
+  std::string_view name = text;
+  if (x != std::string_view::npos && x > 0 && x + 1 < text.size()) {
+    int32_t count = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, fault] = std::from_chars(text.data() + x + 1, end, count);
+    if (fault == std::errc() && stop == end) {
+      if (count < 1 || count > 1024) {
+        return invalid_argument(fmt::format("--gpu {}: expected 1 to 1024 devices", text));
+      }
+      machine.count = count;
+      name = text.substr(0, x);
+    }
+  }
+  TRY_ASSIGN(machine.sheet, sheet_of(name));
+  return machine;
+}
+
+engine::PlanOptions options_of(const PlanFlags& flags, const Machine& machine) {
+  return {.device = machine.sheet,
+          .num_devices = machine.count,
+          .tp = flags.tp,
+          .ep = flags.ep,
+          .context = flags.context,
+          .concurrency = flags.concurrency,
+          .goal = flags.goal,
+          .detection = {.is_strict = flags.strict,
+                        .trusts_headers = flags.trust_headers,
+                        .ignores_input_scales = flags.dynamic_activation_scales},
+          .allow_slow = flags.allow_slow,
+          .only_kernel = flags.kernel,
+          .pads_fp8_blocks = flags.pad_fp8_blocks};
+}
+
+// The evidence of one module, and the kernel of its class.
+Result<std::string> explanation(const PlanTarget& target,
+                                const engine::Plan& plan,
+                                const std::string& module) {
+  const std::vector<quant::ConfigText> configs = engine::config_texts(target.model.description);
+  const quant::DetectInput input = {
+      .configs = configs, .tensors = target.model.description.tensors, .read = target.reader()};
+  TRY_ASSIGN(const quant::Explanation explained,
+             quant::explain(input, plan.options.detection, module));
+  std::string text = explained.text;
+  for (const engine::PlannedModule& planned : plan.modules) {
+    if (planned.module_class != explained.role || planned.format != explained.format) continue;
+    text += fmt::format("kernel    {}\nwhy       {}\n",
+                        planned.kernel == nullptr ? "none" : planned.kernel->name,
+                        planned.why);
+    for (const kernels::Refusal& refusal : planned.refused) {
+      text += fmt::format("refused   {}: {}\n", refusal.kernel, refusal.reason);
+    }
+  }
+  return text;
+}
+
+Result<void> print_plans(const std::vector<engine::Plan>& plans, bool as_json) {
+  if (as_json) {
+    json::Array list;
+    for (const engine::Plan& plan : plans) list.push_back(engine::plan_json(plan));
+    const json::Value value = list.size() == 1
+                                  ? std::move(list.front())
+                                  : json::Value(json::make_object({{"plans", std::move(list)}}));
+    return write_output(json::dump(value, json::Style::kPython) + "\n");
+  }
+  return write_output(plans.size() == 1 ? engine::plan_text(plans.front())
+                                        : engine::comparison_text(plans));
+}
+
+Result<void> report_errors(const std::vector<engine::Plan>& plans) {
+  int64_t count = 0;
+  std::string first;
+  for (const engine::Plan& plan : plans) {
+    for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+      if (diagnostic.severity != quant::Severity::kError) continue;
+      if (count++ == 0) first = quant::to_text(diagnostic);
+    }
+  }
+  if (count == 0) return {};
+  return unsupported(count == 1 ? first : fmt::format("{} (and {} more)", first, count - 1));
+}
+
+}  // namespace
+
+Result<void> run_plan(const PlanFlags& flags) {
+  std::vector<Machine> machines;
+  for (const std::string& text :
+       flags.gpus.empty() ? std::vector<std::string>{"local"} : flags.gpus) {
+    TRY_ASSIGN(Machine machine, parse_machine(text));
+    machines.push_back(std::move(machine));
+  }
+  std::vector<engine::Plan> plans;
+  for (const std::string& name : flags.targets) {
+    TRY_ASSIGN(const PlanTarget target, open_plan_target(name, flags));
+    for (const Machine& machine : machines) {
+      plans.push_back(
+          engine::make_plan(target.model.description, target.reader(), options_of(flags, machine)));
+      if (!flags.explain) continue;
+      TRY_ASSIGN(const std::string text, explanation(target, plans.back(), *flags.explain));
+      TRY(write_output(text));
+    }
+  }
+  if (!flags.explain) TRY(print_plans(plans, flags.json));
+  return report_errors(plans);
+}
+
+Result<void> run_kernels(const KernelsFlags& flags) {
+  if (flags.markdown) return write_output(kernels::kernel_table_markdown());
+  std::string text;
+  for (const kernels::KernelInfo* kernel : kernels::all_kernels()) {
+    text += fmt::format("{:<62} {:<9} {}\n",
+                        kernel->name,
+                        kernels::status_name(kernel->status),
+                        kernel->verified.empty() ? "not run on hardware" : kernel->verified);
+  }
+  return write_output(text);
+}
+
+}  // namespace nibble::cli

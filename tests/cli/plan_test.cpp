@@ -1,0 +1,148 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/process_testing.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using testing::ProcessResult;
+using testing::run_nibble;
+
+const std::string kModel = NIBBLE_SOURCE_DIR "/models/tiny-v4";
+
+// A copy of the bundled model that a test may damage.
+Path copy_model() {
+  const Path dir = ::testing::TempDir() + "nibble_plan_" +
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::remove_all(dir);
+  std::filesystem::copy(kModel, dir);
+  return dir;
+}
+
+json::Value plan_json(const std::string& target, int expected_exit = 0) {
+  const ProcessResult run = run_nibble({"plan", target, "--gpu", "cpu", "--json"});
+  EXPECT_EQ(run.exit_code, expected_exit) << run.errors;
+  Result<json::Value> value = json::parse(run.output);
+  EXPECT_TRUE(value.ok()) << run.output;
+  return std::move(value).value();
+}
+
+std::set<std::string> codes_of(const json::Value& plan, std::string_view list) {
+  std::set<std::string> codes;
+  for (const json::Value& entry : *plan.find(list)->as_array()) {
+    codes.insert(*entry.find("code")->as_string());
+  }
+  return codes;
+}
+
+void replace_in(const Path& path, const std::string& from, const std::string& to) {
+  std::string text = read_file(path, 1 << 26).value();
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+TEST(PlanCommand, DescribesTheBundledModel) {
+  const ProcessResult run = run_nibble({"plan", kModel, "--gpu", "cpu"});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output, HasSubstr("deepseek_v4, 6 layers"));
+  EXPECT_THAT(run.output, HasSubstr("this build runs it"));
+  EXPECT_THAT(run.output, HasSubstr("-> grouped_matmul.mxfp4.bf16.avx512_bf16.simd (simd, runs"));
+  EXPECT_THAT(run.output, HasSubstr("header: I8 + F8_E8M0/32; expert_dtype fp4 (config.json)"));
+}
+
+TEST(PlanCommand, PlansForThisMachineByDefault) {
+  const ProcessResult run = run_nibble({"plan", kModel});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output, HasSubstr("measured now"));
+}
+
+TEST(PlanCommand, GivesJson) {
+  const json::Value plan = plan_json(kModel);
+  EXPECT_TRUE(plan.find("errors")->as_array()->empty());
+  EXPECT_TRUE(*plan.find("runs_in_this_build")->as_bool());
+  EXPECT_TRUE(*plan.find("memory")->find("fits")->as_bool());
+}
+
+TEST(PlanCommand, ComparesMachines) {
+  const ProcessResult run =
+      run_nibble({"plan", kModel, "--gpu", "h200x2", "--gpu", "rtx-pro-6000x8"});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output, HasSubstr("2x h200"));
+  EXPECT_THAT(run.output, HasSubstr("8x rtx-pro-6000"));
+}
+
+TEST(PlanCommand, ExplainsAModule) {
+  const ProcessResult run =
+      run_nibble({"plan", kModel, "--gpu", "cpu", "--explain", "layers.3.ffn.experts.7.w1"});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output, HasSubstr("role      routed_experts, layer 3"));
+  EXPECT_THAT(run.output, HasSubstr("kernel    grouped_matmul.mxfp4.bf16.avx512_bf16.simd"));
+  const ProcessResult unknown =
+      run_nibble({"plan", kModel, "--gpu", "cpu", "--explain", "layers.3.attn.wq"});
+  EXPECT_EQ(unknown.exit_code, 4);
+  EXPECT_THAT(unknown.errors, HasSubstr("layers.*.attn.wq_a"));
+}
+
+TEST(PlanCommand, RefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "h300"}).exit_code, 2);
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "h200x0"}).exit_code, 2);
+  EXPECT_EQ(run_nibble({"plan", "/nowhere/at/all"}).exit_code, 4);
+  EXPECT_EQ(run_nibble({"plan"}).exit_code, 2);
+}
+
+TEST(PlanCommand, TruncatedShardIsF1) {
+  const Path dir = copy_model();
+  const Path shard = dir / "model-00002-of-00003.safetensors";
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
+  const json::Value plan = plan_json(dir.string(), 3);
+  EXPECT_THAT(codes_of(plan, "errors"), Contains("Q-F1"));
+  EXPECT_FALSE(plan.find("modules")->as_array()->empty());
+}
+
+TEST(PlanCommand, NanScaleIsS3) {
+  const Path dir = copy_model();
+  const Path shard = dir / "model-00001-of-00003.safetensors";
+  // The first E8M0 tensor of experts, found in the header.
+  const std::string text = read_file(shard, int64_t{1} << 30).value();
+  size_t length = 0;
+  for (size_t i = 0; i < 8; ++i) length |= size_t{static_cast<uint8_t>(text[i])} << (8 * i);
+  const json::Value header = json::parse(text.substr(8, length)).value();
+  for (const json::Member& member : *header.as_object()) {
+    const json::Value* dtype = member.value.find("dtype");
+    if (dtype == nullptr || *dtype->as_string() != "F8_E8M0") continue;
+    const int64_t begin = *member.value.find("data_offsets")->as_array()->front().as_int64();
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(8 + length) + begin);
+    file.put('\xFF');
+    break;
+  }
+  EXPECT_THAT(codes_of(plan_json(dir.string(), 3), "errors"), Contains("Q-S3"));
+}
+
+TEST(PlanCommand, StrangeAlgorithmIsD1) {
+  const Path dir = copy_model();
+  replace_in(dir / "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fp9\"");
+  EXPECT_THAT(codes_of(plan_json(dir.string(), 3), "errors"), Contains("Q-D1"));
+}
+
+TEST(PlanCommand, KernelTableIsThatOfTheDocuments) {
+  const ProcessResult run = run_nibble({"kernels", "--markdown"});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.output,
+            read_file(Path(NIBBLE_SOURCE_DIR) / "docs/kernel-table.md", 1 << 20).value());
+}
+
+}  // namespace
+}  // namespace nibble

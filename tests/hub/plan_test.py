@@ -1,0 +1,93 @@
+"""`nibble plan` on repositories of the hub: headers by range, never weights."""
+import json
+import pathlib
+import subprocess
+import time
+import unittest
+
+import v4_headers
+from fake_hub import FakeHub, Faults, RepoFile
+from hub_testing import NIBBLE, NOT_FOUND, OK, UNSUPPORTED, HubTest
+
+TINY = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v4"
+
+
+def tiny_files():
+    return [RepoFile(path.name, path.read_bytes(), is_lfs=path.suffix == ".safetensors")
+            for path in sorted(TINY.iterdir())]
+
+
+def header_bytes(file):
+    return 8 + int.from_bytes(file.data[0:8], "little")
+
+
+class Plan(HubTest):
+    def plan(self, hub, *arguments, expect=OK):
+        command = [NIBBLE, "plan", "--json", *arguments]
+        run = subprocess.run(command, env=self.environment(hub), capture_output=True, text=True, timeout=300)
+        self.assertEqual(run.returncode, expect, run.stdout[-2000:] + run.stderr)
+        return json.loads(run.stdout) if run.stdout else run.stderr
+
+    def ranges(self, hub, file):
+        return [request for request in hub.requests
+                if request[0].startswith("127.0.0.2") and request[1].startswith("/blobs/" + file.path)]
+
+    def formats(self, plan):
+        return {(module["class"], module["format"]) for module in plan["modules"]}
+
+    def check_bound(self, hub, shards, index):
+        """At most two ranges a shard, at most headers + index + 10% in bytes."""
+        for shard in shards:
+            self.assertLessEqual(len(self.ranges(hub, shard)), 2, shard.path)
+        allowed = sum(header_bytes(shard) for shard in shards) + len(index.data)
+        self.assertLessEqual(hub.body_bytes, allowed * 1.1)
+        return allowed
+
+    def test_a_repository_is_planned_like_its_directory(self):
+        files = tiny_files()
+        with FakeHub(files) as hub:
+            remote = self.plan(hub, "acme/tiny", "--gpu", "cpu")
+            local = self.plan(hub, str(TINY), "--gpu", "cpu")
+        self.assertEqual(remote["modules"], local["modules"])
+        self.assertEqual(remote["memory"], local["memory"])
+        self.assertEqual(remote["download"]["bytes"] > sum(len(f.data) for f in files if f.is_lfs), True)
+
+    def test_flash_stays_within_the_byte_bound(self):
+        for form_b, tensors, experts in ((False, 69_000, "mxfp4"), (True, 135_000, "nvfp4")):
+            with self.subTest(form_b=form_b):
+                files, shards = v4_headers.flash(form_b)
+                with FakeHub(files + shards) as hub:
+                    begin = time.monotonic()
+                    plan = self.plan(hub, "acme/tiny", "--gpu", "rtx-pro-6000x8")
+                    seconds = time.monotonic() - begin
+                    allowed = self.check_bound(hub, shards, files[1])
+                print("plan of Flash, %s: %.1f s, %.1f MB of %.1f" % (experts, seconds, hub.body_bytes / 1e6,
+                                                                       allowed / 1e6))
+                self.assertEqual(plan["errors"], [])
+                self.assertLess(abs(plan["download"]["tensors"] - tensors), 1000)
+                self.assertIn(("routed_experts", experts), self.formats(plan))
+                self.assertIn(("draft_routed_experts", "mxfp4"), self.formats(plan))
+                if not form_b:
+                    self.assertAlmostEqual(plan["download"]["bytes"] / 1e9, 159.61, delta=0.03)
+
+    def test_a_bad_network_is_survived(self):
+        with FakeHub(tiny_files(), faults=Faults(3, cut=0.3, status={503: 0.2})) as hub:
+            self.assertEqual(self.plan(hub, "acme/tiny", "--gpu", "h200")["errors"], [])
+
+    def test_a_shard_that_is_too_short_is_named(self):
+        files = tiny_files()
+        for file in files:
+            if file.path.startswith("model-00002"):
+                file.data = file.data[:-1]
+        with FakeHub(files) as hub:
+            plan = self.plan(hub, "acme/tiny", "--gpu", "h200", expect=UNSUPPORTED)
+        self.assertIn("Q-F1", [error["code"] for error in plan["errors"]])
+        self.assertTrue(plan["modules"])
+
+    def test_unknown_repositories_are_not_found(self):
+        with FakeHub(tiny_files()) as hub:
+            self.plan(hub, "acme/other", expect=NOT_FOUND)
+
+
+if __name__ == "__main__":
+    unittest.main()
