@@ -12,7 +12,7 @@ namespace nibble::hub {
 namespace {
 
 constexpr long kReceiveBytes =
-    512 * 1024;  // libcurl's largest receive buffer: fewer calls per gigabyte
+    512L * 1024;  // libcurl's largest receive buffer: fewer calls per gigabyte
 
 // libcurl wants this once, before any thread uses it.
 void initialise_library() {
