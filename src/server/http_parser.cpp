@@ -47,11 +47,8 @@ class HttpParser::Impl final {
 
   Progress feed(std::string_view bytes) {
     if (fault_.status != 0) return {State::kFault, 0};
+    if (!is_head_reported_) return feed_head(bytes);
     Progress progress;
-    if (!is_head_reported_ && !find_head_end(bytes)) {
-      if (bytes.size() < header_bytes_max_) return progress;
-      return fail(http::error::header_limit, progress);
-    }
     while (true) {
       const std::string_view rest = bytes.substr(progress.num_used);
       if (parser_.is_done()) return finish(progress);
@@ -60,7 +57,6 @@ class HttpParser::Impl final {
       progress.num_used += used;
       if (code == http::error::need_more) code = {};
       if (code) return fail(code, progress);
-      if (parser_.is_header_done() && !is_head_reported_) return report_head(progress);
       if (parser_.is_done()) continue;
       if (used == 0 || progress.num_used == bytes.size()) return progress;
     }
@@ -72,13 +68,22 @@ class HttpParser::Impl final {
   const Fault& fault() const { return fault_; }
 
  private:
-  // Beast sees a head only when it is complete and within the limit, so that what it makes of the
-  // bytes does not depend on how they were split. `bytes` begins where the last call's did.
-  bool find_head_end(std::string_view bytes) {
+  // Beast gets exactly the bytes of a head, at once, so that what it makes of them depends neither
+  // on how they were split nor on what follows. `bytes` begins where the last call's did.
+  Progress feed_head(std::string_view bytes) {
     constexpr std::string_view kHeadEnd = "\r\n\r\n";
     const size_t found = bytes.substr(0, header_bytes_max_).find(kHeadEnd, num_searched_);
-    num_searched_ = bytes.size() - std::min(bytes.size(), kHeadEnd.size() - 1);
-    return found != std::string_view::npos;
+    if (found == std::string_view::npos) {
+      num_searched_ = bytes.size() - std::min(bytes.size(), kHeadEnd.size() - 1);
+      if (bytes.size() < header_bytes_max_) return {};
+      return fail(http::error::header_limit, {});
+    }
+    error_code code;
+    Progress progress;
+    progress.num_used =
+        parser_.put(boost::asio::const_buffer(bytes.data(), found + kHeadEnd.size()), code);
+    if (code) return fail(code, progress);  // need_more as well: the head is complete
+    return report_head(progress);
   }
 
   // Beast takes any list of codings that ends in "chunked", in HTTP/1.0 too (RFC 9112, 6.1).

@@ -60,6 +60,15 @@ TEST(HttpParser, JudgesAHeadWhenItIsComplete) {
   }
 }
 
+TEST(HttpParser, JudgesAHeadWithoutWhatFollowsIt) {
+  const std::string bytes = "POST /v0/Content-Length: 3\r\n\r\n{}GET ";
+  for (size_t step = 1; step <= bytes.size(); ++step) {
+    HttpParser parser(kLimits);
+    ASSERT_EQ(feed_in_steps(parser, bytes, step), State::kFault) << step;
+    EXPECT_EQ(parser.fault_status(), 400) << step;
+  }
+}
+
 TEST(HttpParser, JoinsChunksForEverySplit) {
   const std::string bytes =
       "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: "
