@@ -4,10 +4,14 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kernels/kernel.h"
 
 namespace nibble::kernels {
+
+// Where the differential test last ran every CPU row.
+inline constexpr std::string_view kCpuVerified = "AMD EPYC (Zen 5), 2026-11-29";
 
 std::span<const KernelInfo> cpu_avx512_bf16_matmul_kernels();
 std::span<const KernelInfo> cpu_avx512_matmul_kernels();

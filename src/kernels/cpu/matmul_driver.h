@@ -13,6 +13,7 @@
 #include "kernels/kernel.h"
 #include "kernels/op_args.h"
 #include "kernels/packed_weight.h"
+#include "kernels/registry.h"
 
 namespace nibble::kernels {
 
@@ -99,7 +100,7 @@ constexpr KernelInfo matmul_row(std::string_view name,
           .unit = ComputeUnit::kSimd,
           .target = {.isa = target.isa},
           .layout = PackedLayout::kInterleaved16,
-          .verified = "AMD EPYC (Zen 5), 2026-11-29",
+          .verified = kCpuVerified,
           .launch = launch};
 }
 

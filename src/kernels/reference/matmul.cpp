@@ -56,7 +56,7 @@ constexpr KernelInfo row(std::string_view name, Op op, Format format, Launch lau
   info.has_weight = true;
   info.weight = format;
   info.layout = PackedLayout::kRowMajor;
-  info.verified = "AMD EPYC (Zen 5), 2026-11-29";
+  info.verified = kCpuVerified;
   info.launch = launch;
   return info;
 }

@@ -49,6 +49,7 @@ constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits lim
           .unit = ComputeUnit::kSimd,
           .target = {.isa = device::kIsaAvx512},
           .limits = limits,
+          .verified = kCpuVerified,
           .launch = launch};
 }
 
