@@ -76,11 +76,17 @@ TEST(PlanCommand, GivesJson) {
 }
 
 TEST(PlanCommand, ComparesMachines) {
-  const ProcessResult run =
-      run_nibble({"plan", kModel, "--gpu", "h200x2", "--gpu", "rtx-pro-6000x8"});
+  const ProcessResult run = run_nibble({"plan", kModel, "--gpu", "h200", "--gpu", "rtx-pro-6000"});
   EXPECT_EQ(run.exit_code, 0) << run.errors;
-  EXPECT_THAT(run.output, HasSubstr("2x h200"));
-  EXPECT_THAT(run.output, HasSubstr("8x rtx-pro-6000"));
+  EXPECT_THAT(run.output, HasSubstr("h200"));
+  EXPECT_THAT(run.output, HasSubstr("rtx-pro-6000"));
+}
+
+// A shared expert of 128 rows has one FP8 block, which two devices cannot share.
+TEST(PlanCommand, RefusesASplitInsideABlock) {
+  const ProcessResult run = run_nibble({"plan", kModel, "--gpu", "h200x2"});
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_THAT(run.errors, HasSubstr("Q-P3"));
 }
 
 TEST(PlanCommand, ExplainsAModule) {
