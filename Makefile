@@ -12,7 +12,7 @@ help:
 	@echo "make install    install it under PREFIX (default /usr/local), with a systemd unit"
 	@echo "make bench      build and run the benchmarks"
 	@echo "make lint       format, include direction, clang-tidy"
-	@echo "make check-all  every preset, long fuzzing, soak: hours, not minutes"
+	@echo "make check-all  every preset, long fuzzing: hours, not minutes"
 
 release:
 	@tools/setup build
