@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
 
 #include "quant/fixture_testing.h"
+#include "quant/reference.h"
 
 namespace nibble::quant {
 namespace {
@@ -938,6 +940,47 @@ TEST(Value, ExponentsLabelledE4m3AreS4) {
     values.special[tensor.name] = std::vector<std::byte>(4096, std::byte{0x76});
   }
   EXPECT_THAT(errors_of(values.run()), ElementsAre("Q-S4"));
+  for (auto& [name, bytes] : values.special) {
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(0x73 + i % 6);
+  }
+  EXPECT_THAT(errors_of(values.run()), ElementsAre("Q-S4"));
+}
+
+TEST(Value, ScalesOfNormalWeightsAreNoExponents) {
+  const Fixture form_b = v4_form_b();
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<float> weights(64 * 4096);
+  for (float& weight : weights) weight = normal(random);
+  // Also weights that were rounded to MXFP4 before: their scales are few.
+  const QuantizedWeight rounded = quantize(Format::kMxfp4, weights, 64, 4096);
+  std::vector<float> few(weights.size());
+  dequantize(rounded.view(), few);
+  for (const std::vector<float>& matrix : {weights, few}) {
+    const std::vector<std::byte> scales = quantize(Format::kNvfp4, matrix, 64, 4096).scales;
+    Values values{form_b, {}};
+    for (const TensorMeta& tensor : form_b.tensors) {
+      if (tensor.name.find(".weight_scale") == std::string::npos) continue;
+      if (tensor.dtype == DType::kF8E4m3) values.special[tensor.name] = scales;
+    }
+    EXPECT_THAT(errors_of(values.run()), IsEmpty());
+  }
+}
+
+// What a cast of weights whose scales differ little consists of.
+TEST(Value, LargestScalesOfLosslessCastsAreNoExponents) {
+  const Fixture form_b = v4_form_b();
+  Values values{form_b, {}};
+  for (const TensorMeta& tensor : form_b.tensors) {
+    if (tensor.name.find(".weight_scale") == std::string::npos) continue;
+    if (tensor.dtype != DType::kF8E4m3) continue;
+    std::vector<std::byte>& bytes = values.special[tensor.name];
+    bytes.assign(4096, std::byte{0x70});
+    bytes[0] = std::byte{0x78};
+  }
+  const Detection detection = values.run();
+  EXPECT_THAT(errors_of(detection), IsEmpty());
+  EXPECT_THAT(message_of(detection, "Q-S4"), HasSubstr("cast losslessly from MXFP4"));
 }
 
 TEST(Value, LosslessCastsAndUnequalPairsAreNamed) {
