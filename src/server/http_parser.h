@@ -1,6 +1,6 @@
-// Bytes of a connection to HTTP requests, one after the other. Pure: no sockets, no clocks. Wraps
-// Beast's parser, which refuses smuggling (both length and chunking, several lengths, bare LF);
-// limits are enforced while bytes arrive.
+// Bytes of a connection to HTTP requests, one after the other. Pure: no sockets, no clocks. Heads
+// go through Beast's parser, which refuses smuggling (both length and chunking, several lengths,
+// bare LF); limits are enforced while bytes arrive.
 #pragma once
 
 #include <cstddef>

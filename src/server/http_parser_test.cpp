@@ -80,6 +80,17 @@ TEST(HttpParser, JoinsChunksForEverySplit) {
   }
 }
 
+TEST(HttpParser, RefusesMalformedTrailers) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const char* body : {"0\r\nHt:\r\n\n", "0\r\nHt\r\n\r\n", "0\r\n \r\n\r\n"}) {
+    for (const size_t step : {size_t{1}, size_t{1000}}) {
+      HttpParser parser(kLimits);
+      EXPECT_EQ(feed_in_steps(parser, head + body, step), State::kFault) << body;
+      EXPECT_EQ(parser.fault_status(), 400);
+    }
+  }
+}
+
 TEST(HttpParser, LeavesTheNextRequestAlone) {
   const std::string first = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
   HttpParser parser(kLimits);
