@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -92,6 +93,41 @@ class Engine::Impl final {
     return stats;
   }
 
+  std::string dump_state() const {
+    const std::lock_guard lock(mutex_);
+    std::string text = fmt::format(
+        "engine: {} steps, {} running, {} queued, {} of {} pages used, {} preemptions\n",
+        stats_.steps_total,
+        stats_.num_running,
+        num_queued(),
+        stats_.num_pages_used,
+        stats_.num_pages_total,
+        stats_.preemptions_total);
+    const TimePoint now = clock_.now();
+    for (const RequestState& state : states_) {
+      text += fmt::format(
+          "{}: {}, {} of {} prompt tokens computed, {} generated, {} pages, "
+          "{} preemptions, {:.3f} s old\n",
+          state.id,
+          state.is_running ? "running" : "waiting",
+          std::min(state.num_computed, state.num_prompt),
+          state.num_prompt,
+          state.num_generated,
+          state.num_pages,
+          state.num_preemptions,
+          to_seconds(now - state.arrived));
+    }
+    return text;
+  }
+
+  void flush_cache() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_flush_wanted_ = true;
+    }
+    wake_.notify_one();
+  }
+
   void drain(TimePoint deadline) {
     std::unique_lock lock(mutex_);
     is_draining_ = true;
@@ -111,6 +147,7 @@ class Engine::Impl final {
   struct Mail {
     std::deque<Submission> submissions;
     std::unordered_set<std::string> cancelled_ids;
+    bool is_flush_wanted = false;
     bool is_stopping = false;
   };
 
@@ -122,6 +159,9 @@ class Engine::Impl final {
       for (Submission& submission : mail.submissions) start(std::move(submission));
       for (const std::string& id : mail.cancelled_ids) core_.cancel(id);
       if (mail.is_stopping) break;
+      if (mail.is_flush_wanted) core_.flush_cache();
+      // Before the step as well: a dump then shows what a step that hangs was to compute.
+      publish_states();
       core_.step();
       publish_stats();
     }
@@ -134,11 +174,12 @@ class Engine::Impl final {
     std::unique_lock lock(mutex_);
     if (is_idle) {
       wake_.wait(lock, [this] {
-        return !submissions_.empty() || !cancelled_ids_.empty() || is_stopping_;
+        return !submissions_.empty() || !cancelled_ids_.empty() || is_flush_wanted_ || is_stopping_;
       });
     }
     return {.submissions = std::exchange(submissions_, {}),
             .cancelled_ids = std::exchange(cancelled_ids_, {}),
+            .is_flush_wanted = std::exchange(is_flush_wanted_, false),
             .is_stopping = is_stopping_};
   }
 
@@ -168,6 +209,12 @@ class Engine::Impl final {
     stats_ = stats;
   }
 
+  void publish_states() {
+    core_.describe(described_);
+    const std::lock_guard lock(mutex_);
+    states_.swap(described_);
+  }
+
   const models::ModelInfo info_;
   const RequestLimits request_limits_;
   const int32_t max_queued_;
@@ -183,7 +230,11 @@ class Engine::Impl final {
   bool is_reporting_end_ = false;                  // a client hears of its end right now
   bool is_draining_ = false;
   bool is_stopping_ = false;
+  bool is_flush_wanted_ = false;
   EngineStats stats_;
+  std::vector<RequestState> states_;  // of the live ids, as of the last step
+
+  std::vector<RequestState> described_;  // the engine thread's
 
   std::thread thread_;  // last: starts when everything above exists
 };
@@ -208,6 +259,8 @@ Result<void> Engine::submit(Request request, OutputSink sink) {
 }
 void Engine::cancel(const std::string& request_id) { impl_->cancel(request_id); }
 EngineStats Engine::stats() const { return impl_->stats(); }
+std::string Engine::dump_state() const { return impl_->dump_state(); }
+void Engine::flush_cache() { impl_->flush_cache(); }
 void Engine::drain(TimePoint deadline) { impl_->drain(deadline); }
 
 }  // namespace nibble::engine

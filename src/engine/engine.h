@@ -26,13 +26,25 @@ struct EngineConfig {
 struct EngineStats {
   int32_t num_running = 0;
   int32_t num_queued = 0;
-  int32_t num_pages_used = 0;
+  int32_t num_pages_used = 0;  // held by requests or by the prefix cache
   int32_t num_pages_total = 0;
+  int32_t num_pages_cached = 0;  // part of those used: held by the prefix cache alone, evictable
+  int32_t num_snapshots_used = 0;
+  int32_t num_snapshots_total = 0;
+  int64_t steps_total = 0;
   int64_t prompt_tokens_total = 0;
   int64_t generation_tokens_total = 0;
   int64_t requests_finished_total = 0;
   int64_t requests_cancelled_total = 0;
   int64_t requests_failed_total = 0;
+  int64_t preemptions_total = 0;
+  int64_t prefix_query_tokens_total = 0;  // prompt tokens of started requests
+  int64_t prefix_hit_tokens_total = 0;    // those that the prefix cache gave
+  int64_t pages_evicted_total = 0;
+  int64_t snapshots_evicted_total = 0;
+  int64_t tier_hit_pages_total = 0;  // brought back from host memory or disk
+  int64_t tier_bytes = 0;            // held there
+  double longest_gap_seconds = 0;    // between two tokens of one request, since the start
 };
 
 class ModelRunner;
@@ -58,6 +70,12 @@ class Engine final {
   void cancel(const std::string& request_id);
 
   EngineStats stats() const;
+  // One line per live request and the counters, as of the last step: what a watchdog writes when
+  // the engine thread makes no progress. Never waits for that thread; holds no prompt text.
+  std::string dump_state() const;
+
+  // Forgets every cached prefix that no running request uses, at the next step.
+  void flush_cache();
 
   // No new requests; returns when the accepted ones are done or at `deadline`, when the rest is
   // cancelled.

@@ -125,6 +125,7 @@ void EngineCore::step() {
   if (chunks.empty()) return;
   const Batch batch = make_batch(chunks);
   const Result<StepResult> result = runner_->step(batch);
+  ++totals_.steps_total;
   if (!result.ok()) {
     for (const ScheduledChunk& chunk : chunks) fail(*chunk.sequence, result.error());
     return;
@@ -201,8 +202,20 @@ void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {
                                    .seed = sequence.seed,
                                    .position = static_cast<uint64_t>(sequence.num_generated())},
                                   scratch_);
-  if (!sequence.first_token) sequence.first_token = clock_.now();
+  note_token_time(sequence);
   append_and_check_end(sequence, make_output(sequence, token_id, logits));
+}
+
+void EngineCore::note_token_time(Sequence& sequence) {
+  const TimePoint now = clock_.now();
+  if (sequence.first_token) {
+    sequence.longest_gap = std::max(sequence.longest_gap, now - sequence.last_token);
+    totals_.longest_gap_seconds =
+        std::max(totals_.longest_gap_seconds, to_seconds(sequence.longest_gap));
+  } else {
+    sequence.first_token = now;
+  }
+  sequence.last_token = now;
 }
 
 // What min_tokens still rules out.
@@ -282,6 +295,8 @@ void EngineCore::finish(Sequence& sequence, Output&& output, Finish&& end) {
   end.queue_seconds = to_seconds(started - sequence.arrived);
   end.prefill_seconds = to_seconds(first_token - started);
   end.decode_seconds = to_seconds(now - first_token);
+  end.longest_gap_seconds = to_seconds(sequence.longest_gap);
+  end.num_preemptions = sequence.num_preemptions;
   switch (end.reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
@@ -306,7 +321,24 @@ EngineStats EngineCore::stats() const {
   stats.num_queued = scheduler_.num_waiting();
   stats.num_pages_used = scheduler_.pages().num_used();
   stats.num_pages_total = scheduler_.pages().num_pages();
+  stats.preemptions_total = scheduler_.num_preemptions();
   return stats;
+}
+
+void EngineCore::describe(std::vector<RequestState>& states) const {
+  states.resize(static_cast<size_t>(scheduler_.num_running() + scheduler_.num_waiting()));
+  size_t i = 0;
+  scheduler_.for_each([&](const Sequence& sequence) {
+    RequestState& state = states[i++];
+    state.id = sequence.request.id;
+    state.is_running = sequence.slot.is_valid();
+    state.num_prompt = sequence.num_prompt();
+    state.num_computed = sequence.num_computed;
+    state.num_generated = sequence.num_generated();
+    state.num_pages = static_cast<int32_t>(sequence.block_table.size());
+    state.num_preemptions = sequence.num_preemptions;
+    state.arrived = sequence.arrived;
+  });
 }
 
 }  // namespace nibble::engine

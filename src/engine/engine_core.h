@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,18 @@
 #include "text/tokenizer.h"
 
 namespace nibble::engine {
+
+// A live request in numbers, for state dumps.
+struct RequestState {
+  std::string id;
+  bool is_running = false;
+  int32_t num_prompt = 0;
+  int32_t num_computed = 0;
+  int32_t num_generated = 0;
+  int32_t num_pages = 0;
+  int32_t num_preemptions = 0;
+  TimePoint arrived;
+};
 
 class EngineCore final {
  public:
@@ -45,12 +58,16 @@ class EngineCore final {
   // Ends the request with kCancelled, now; unknown ids are ignored.
   void cancel(std::string_view request_id);
   void cancel_all();
+  // Forgets every cached prefix that no running request uses.
+  void flush_cache() {}
 
   // Computes one batch and reports what it gave. Does nothing when idle.
   void step();
 
   bool is_idle() const { return scheduler_.any() == nullptr; }
   EngineStats stats() const;
+  // Every live request: running ones in the order of schedule(), then waiting ones.
+  void describe(std::vector<RequestState>& states) const;
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
@@ -59,6 +76,7 @@ class EngineCore final {
   bool score_prompt(Sequence& sequence, TensorView logits);
   void generate(Sequence& sequence, std::span<const float> logits);
   Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
+  void note_token_time(Sequence& sequence);
   void append_and_check_end(Sequence& sequence, Output&& output);
   std::span<const int32_t> forbidden_ids(const Sequence& sequence);
   bool is_eos(const Sequence& sequence, int32_t token_id) const;

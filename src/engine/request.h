@@ -41,6 +41,13 @@ struct Request {
   std::string id;  // for logs and clients; unique among live requests
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;
+  // Higher runs first; requests of one priority share.
+  int32_t priority = 0;
+  // Who asks: requests of one owner share its part of the machine and may reuse each other's
+  // prefixes. A name or a digest of the API key, never the key; empty: nobody in particular.
+  std::string owner;
+  // Prefixes are reused only among requests of equal salt.
+  std::string cache_salt;
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
@@ -54,7 +61,7 @@ struct TokenLogprob {
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
-  int32_t cached_tokens = 0;
+  int32_t cached_tokens = 0;  // prompt tokens that the prefix cache made unnecessary to compute
 };
 
 struct Finish {
@@ -63,9 +70,11 @@ struct Finish {
   int32_t matched_stop_token = -1;  // the stop id, if one matched
   Error error;                      // meaningful for kError
   Usage usage;
-  double queue_seconds = 0;
-  double prefill_seconds = 0;
-  double decode_seconds = 0;
+  double queue_seconds = 0;        // arrival to first scheduled
+  double prefill_seconds = 0;      // to the first token
+  double decode_seconds = 0;       // to the end
+  double longest_gap_seconds = 0;  // between two tokens of the request
+  int32_t num_preemptions = 0;     // how often it gave its memory back and was computed again
 };
 
 // A piece of output. `text` is valid UTF-8; tokens whose text is held back (an unfinished

@@ -82,6 +82,7 @@ void Scheduler::preempt_newest() {
   running_.pop_back();
   free_resources(*victim);
   victim->num_computed = 0;
+  ++victim->num_preemptions;
   ++num_preemptions_;
   waiting_.push_front(std::move(victim));
 }

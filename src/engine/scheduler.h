@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cache/page_pool.h"
@@ -48,6 +49,12 @@ class Scheduler final {
 
   Sequence* find(std::string_view request_id) const;
   Sequence* any() const;  // null when there are none
+  // Running ones first.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& sequence : running_) visit(std::as_const(*sequence));
+    for (const auto& sequence : waiting_) visit(std::as_const(*sequence));
+  }
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }

@@ -60,6 +60,9 @@ struct Sequence {
   TimePoint arrived;
   std::optional<TimePoint> started;      // first scheduled
   std::optional<TimePoint> first_token;  // first token sampled
+  TimePoint last_token;                  // valid after the first
+  Duration longest_gap{};                // between two tokens
+  int32_t num_preemptions = 0;
 };
 
 }  // namespace nibble::engine
