@@ -7,31 +7,13 @@
 #include <utility>
 
 #include "server/chat_messages.h"
+#include "server/chat_settings.h"
 #include "server/field_reader.h"
 
 namespace nibble::server {
 namespace {
 
-using text::Effort;
 using text::ThinkingMode;
-
-struct EffortName {
-  std::string_view name;
-  std::optional<Effort> effort;  // none: chat mode
-};
-constexpr EffortName kEfforts[] = {{"none", std::nullopt},
-                                   {"minimal", Effort::kLow},
-                                   {"low", Effort::kLow},
-                                   {"medium", Effort::kHigh},
-                                   {"high", Effort::kHigh},
-                                   {"xhigh", Effort::kMax},
-                                   {"max", Effort::kMax}};
-
-// What a request says about thinking, from the weakest to the strongest voice.
-struct ThinkingFields {
-  std::optional<std::string> effort;
-  std::optional<bool> is_on;
-};
 
 Result<void> read_optional_bool(FieldReader& reader,
                                 std::string_view key,
@@ -43,18 +25,19 @@ Result<void> read_optional_bool(FieldReader& reader,
   return {};
 }
 
-Result<int64_t> read_template_kwargs(FieldReader& top, ThinkingFields& thinking) {
+Result<int64_t> read_template_kwargs(FieldReader& top, ThinkingWish& wish) {
   TRY_ASSIGN(const json::Object* kwargs, top.object("chat_template_kwargs"));
   if (kwargs == nullptr) return int64_t{0};
   FieldReader reader(*kwargs, "chat_template_kwargs.");
-  TRY(reader.read("reasoning_effort", thinking.effort));
-  TRY(read_optional_bool(reader, "enable_thinking", thinking.is_on));
-  TRY(read_optional_bool(reader, "thinking", thinking.is_on));
+  TRY(reader.read("reasoning_effort", wish.effort));
+  if (wish.effort) wish.effort_param = reader.param("reasoning_effort");
+  TRY(read_optional_bool(reader, "enable_thinking", wish.is_on));
+  TRY(read_optional_bool(reader, "thinking", wish.is_on));
   return reader.num_unknown();
 }
 
 // The vendor's form: thinking: {"type": "enabled" | "disabled"}.
-Result<void> read_vendor_thinking(FieldReader& top, ThinkingFields& thinking) {
+Result<void> read_vendor_thinking(FieldReader& top, ThinkingWish& wish) {
   TRY_ASSIGN(const json::Object* object, top.object("thinking"));
   if (object == nullptr) return {};
   FieldReader reader(*object, "thinking.");
@@ -63,112 +46,84 @@ Result<void> read_vendor_thinking(FieldReader& top, ThinkingFields& thinking) {
   if (type != "enabled" && type != "disabled") {
     return wrong_value("thinking.type", "expected \"enabled\" or \"disabled\"");
   }
-  thinking.is_on = type == "enabled";
+  wish.is_on = type == "enabled";
   return {};
 }
 
-// No prefix: plain thinking of that generation.
-Effort default_effort(text::Generation generation) {
-  return generation == text::Generation::kApril ? Effort::kHigh : Effort::kLow;
-}
-
-Result<void> apply_thinking(const ThinkingFields& thinking,
-                            const ServedModel& model,
-                            text::RenderOptions& render) {
-  render.generation = model.generation;
-  render.effort = default_effort(model.generation);
-  render.thinking = model.default_thinking;
-  if (thinking.effort) {
-    const auto* known =
-        std::find_if(std::begin(kEfforts), std::end(kEfforts), [&](const EffortName& entry) {
-          return entry.name == *thinking.effort;
-        });
-    if (known == std::end(kEfforts)) {
-      return wrong_value("reasoning_effort",
-                         "expected none, minimal, low, medium, high, xhigh or max");
-    }
-    render.thinking = known->effort ? ThinkingMode::kThinking : ThinkingMode::kChat;
-    render.effort = known->effort.value_or(render.effort);
-  }
-  if (thinking.is_on) {
-    render.thinking = *thinking.is_on ? ThinkingMode::kThinking : ThinkingMode::kChat;
-  }
-  return {};
-}
-
+// From the weakest to the strongest voice.
 Result<int64_t> read_thinking(FieldReader& reader,
                               const ServedModel& model,
                               text::RenderOptions& render) {
-  ThinkingFields thinking;
-  TRY_ASSIGN(const int64_t num_unknown, read_template_kwargs(reader, thinking));
-  TRY(reader.read("reasoning_effort", thinking.effort));
-  TRY(read_vendor_thinking(reader, thinking));
-  TRY(apply_thinking(thinking, model, render));
+  ThinkingWish wish;
+  TRY_ASSIGN(const int64_t num_unknown, read_template_kwargs(reader, wish));
+  std::optional<std::string> effort;
+  TRY(reader.read("reasoning_effort", effort));
+  if (effort) {
+    wish.effort = std::move(effort);
+    wish.effort_param = "reasoning_effort";
+  }
+  TRY(read_vendor_thinking(reader, wish));
+  TRY(apply_thinking(wish, model, render));
   return num_unknown;
 }
 
-enum class ToolChoice { kNone, kAuto };
-
-Result<ToolChoice> read_tool_choice(FieldReader& reader) {
-  constexpr std::string_view kCannotForce = "a call cannot be forced yet; use \"auto\" or \"none\"";
-  const json::Value* choice = reader.any("tool_choice");
-  if (choice == nullptr) return ToolChoice::kAuto;
-  if (choice->is_object()) return unsupported_field("tool_choice", kCannotForce);
-  const std::string* name = choice->as_string();
-  if (name == nullptr) return wrong_type("tool_choice", "a string or an object", *choice);
-  if (*name == "none") return ToolChoice::kNone;
-  if (*name == "auto") return ToolChoice::kAuto;
-  if (*name == "required") return unsupported_field("tool_choice", kCannotForce);
-  return wrong_value("tool_choice",
-                     "expected \"none\", \"auto\", \"required\" or a named function");
-}
-
-Result<void> read_tools_into(FieldReader& reader, ChatRequest& request) {
-  TRY_ASSIGN(const json::Array* tools, reader.array("tools"));
-  TRY_ASSIGN(const ToolChoice choice, read_tool_choice(reader));
-  bool parallel_tool_calls = true;  // the prompt format has no way to forbid several calls
-  TRY(reader.read("parallel_tool_calls", parallel_tool_calls));
-  TRY(reader.refuse("functions", "is superseded by tools"));
-  TRY(reader.refuse("function_call", "is superseded by tool_choice"));
-  if (tools == nullptr) return {};
-  TRY_ASSIGN(json::Array functions, read_tools(*tools));
-  if (choice == ToolChoice::kNone || functions.empty()) return {};
-  attach_tools(request.messages, std::move(functions));
-  request.parse_tool_calls = true;
+// {"type": "function", "function": {"name": ...}}.
+Result<void> read_named_choice(const json::Object& choice, ToolWish& wish) {
+  FieldReader reader(choice, "tool_choice.");
+  std::string type;
+  TRY(reader.read("type", type));
+  if (type != "function") return unsupported_field("tool_choice.type", "expected \"function\"");
+  TRY_ASSIGN(const json::Object* function, reader.object("function"));
+  if (function == nullptr) return wrong_value("tool_choice.function", "is missing");
+  FieldReader function_reader(*function, "tool_choice.function.");
+  std::optional<std::string> name;
+  TRY(function_reader.read("name", name));
+  if (!name) return wrong_value("tool_choice.function.name", "is missing");
+  wish.choice = ToolChoice::kNamed;
+  wish.name = *std::move(name);
   return {};
 }
 
-// A schema without `strict` is shown to the model; a guarantee needs constrained decoding.
-Result<void> read_response_format(FieldReader& top, std::vector<text::Message>& messages) {
+Result<void> read_tool_choice(FieldReader& reader, ToolWish& wish) {
+  const json::Value* choice = reader.any("tool_choice");
+  if (choice == nullptr) return {};
+  if (choice->is_object()) return read_named_choice(*choice->as_object(), wish);
+  const std::string* name = choice->as_string();
+  if (name == nullptr) return wrong_type("tool_choice", "a string or an object", *choice);
+  TRY_ASSIGN(wish.choice, parse_tool_choice(*name));
+  return {};
+}
+
+Result<void> read_tools_into(FieldReader& reader, ChatRequest& request) {
+  ToolWish wish;
+  TRY_ASSIGN(const json::Array* tools, reader.array("tools"));
+  TRY(read_tool_choice(reader, wish));
+  TRY(reader.read("parallel_tool_calls", wish.parallel));
+  TRY(reader.refuse("functions", "is superseded by tools"));
+  TRY(reader.refuse("function_call", "is superseded by tool_choice"));
+  if (tools != nullptr) {
+    TRY_ASSIGN(wish.functions, read_tools(*tools));
+  }
+  return apply_tools(std::move(wish), request);
+}
+
+Result<void> read_response_format(FieldReader& top, ChatRequest& request) {
   TRY_ASSIGN(const json::Object* format, top.object("response_format"));
   if (format == nullptr) return {};
   FieldReader reader(*format, "response_format.");
   std::string type;
   TRY(reader.read("type", type));
-  if (type == "text") return {};
-  if (type == "json_object") {
-    return unsupported_field("response_format.type",
-                             "valid JSON cannot be guaranteed yet; ask for it in the prompt");
-  }
-  if (type != "json_schema") {
-    return wrong_value("response_format.type", "expected text, json_object or json_schema");
-  }
+  FormatWish wish = {.param = "response_format"};
+  TRY_ASSIGN(wish.kind, parse_format_kind(type, "response_format.type"));
+  if (wish.kind != FormatWish::Kind::kJsonSchema) return apply_format(wish, request);
+  wish.param = "response_format.json_schema";
   TRY_ASSIGN(const json::Object* wrapper, reader.object("json_schema"));
-  if (wrapper == nullptr) return wrong_value("response_format.json_schema", "is missing");
-  FieldReader wrapped(*wrapper, "response_format.json_schema.");
-  bool strict = false;
-  TRY(wrapped.read("strict", strict));
-  if (strict) {
-    return unsupported_field(
-        "response_format.json_schema.strict",
-        "a schema cannot be enforced yet; without strict it is shown to the model");
-  }
-  TRY_ASSIGN(const json::Object* schema, wrapped.object("schema"));
-  if (schema == nullptr) return wrong_value("response_format.json_schema.schema", "is missing");
-  const bool has_system = messages.front().role == text::Role::kSystem;
-  if (!has_system) messages.insert(messages.begin(), text::Message{.role = text::Role::kSystem});
-  messages.front().response_format = json::Value(*schema);
-  return {};
+  if (wrapper == nullptr) return wrong_value(wish.param, "is missing");
+  FieldReader wrapped(*wrapper, wish.param + ".");
+  TRY(wrapped.read("strict", wish.strict));
+  TRY_ASSIGN(wish.schema, wrapped.object("schema"));
+  if (wish.schema == nullptr) return wrong_value(wrapped.param("schema"), "is missing");
+  return apply_format(wish, request);
 }
 
 Result<void> read_logprobs(FieldReader& reader, engine::SamplingParams& sampling) {
@@ -233,7 +188,7 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
   close_user_turn(request.messages);
   TRY_ASSIGN(const int64_t num_unknown_kwargs, read_thinking(reader, model, request.render));
   TRY(read_tools_into(reader, request));
-  TRY(read_response_format(reader, request.messages));
+  TRY(read_response_format(reader, request));
   TRY(read_reasoning_output(reader, request));
   request.num_unknown_fields = reader.num_unknown() + num_unknown_kwargs;
   return request;
