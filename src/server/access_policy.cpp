@@ -35,36 +35,74 @@ std::string_view bearer_token(const std::string& authorization) {
   return trim(text.substr(kScheme.size()));
 }
 
-}  // namespace
-
-Result<void> check_bind_address(std::string_view host, const ApiKeys& keys) {
-  if (!keys.empty() || is_loopback_address(host)) return {};
-  return invalid_argument(fmt::format(
-      "--host {}: other machines could use this server without a key. Give --api-key-file FILE, "
-      "or listen on 127.0.0.1.",
-      host));
+// "Authorization: Bearer KEY", or "x-api-key: KEY" as Anthropic's clients send it. Empty: none.
+std::string_view presented_key(const HttpRequest& request) {
+  const std::string* authorization = request.header("authorization");
+  if (authorization != nullptr) return bearer_token(*authorization);
+  const std::string* key = request.header("x-api-key");
+  return key == nullptr ? std::string_view() : trim(*key);
 }
 
-std::optional<HttpResponse> AccessPolicy::refusal(const HttpRequest& request,
-                                                  bool is_public) const {
+}  // namespace
+
+Result<void> check_bind_address(std::string_view host, const ApiKeys& keys, std::string_view flag) {
+  if (!keys.empty() || is_loopback_address(host)) return {};
+  return invalid_argument(fmt::format(
+      "host {}: other machines could use this server without a key. Give {} FILE, or listen on "
+      "127.0.0.1.",
+      host,
+      flag));
+}
+
+std::optional<HttpResponse> AccessPolicy::refusal(const HttpRequest& request, Access access) const {
   const int32_t num_hosts = request.count_header("host");
   if (num_hosts > 1 || (num_hosts == 0 && request.is_http11)) {
     return error_response(400, invalid_argument("expected exactly one Host field"));
   }
-  if (keys_.empty()) return browser_refusal(request);
-  return is_public ? std::nullopt : key_refusal(request);
+  if (access == Access::kAdmin) return admin_refusal(request);
+  if (options_.keys.empty()) return browser_refusal(request);
+  if (access == Access::kPublic) return std::nullopt;
+  const std::string_view key = presented_key(request);
+  const bool is_user = options_.keys.accepts(key);
+  const bool is_admin = options_.admin_keys.accepts(key);
+  return key_refusal(request, is_user || is_admin);
 }
 
-std::optional<HttpResponse> AccessPolicy::key_refusal(const HttpRequest& request) const {
-  const std::string* authorization = request.header("authorization");
-  const std::string_view token = authorization == nullptr ? "" : bearer_token(*authorization);
-  if (!token.empty() && keys_.accepts(token)) return std::nullopt;
-  const char* message =
-      token.empty() ? "no API key: send 'Authorization: Bearer KEY'" : "wrong API key";
+// Without an admin key only a server without keys, or its admin port, lets anybody on this machine
+// do it: a key for completions must not be one for everything.
+std::optional<HttpResponse> AccessPolicy::admin_refusal(const HttpRequest& request) const {
+  if (!options_.admin_keys.empty()) {
+    return key_refusal(request, options_.admin_keys.accepts(presented_key(request)));
+  }
+  if (options_.keys.empty() || request.listener == Listener::kAdmin) {
+    return browser_refusal(request);
+  }
+  return forbidden("this route needs an admin key; the server was started without any",
+                   "admin_key_required");
+}
+
+std::optional<HttpResponse> AccessPolicy::key_refusal(const HttpRequest& request,
+                                                      bool is_accepted) const {
+  if (is_accepted) return std::nullopt;
+  const char* message = presented_key(request).empty()
+                            ? "no API key: send 'Authorization: Bearer KEY'"
+                            : "wrong API key";
   HttpResponse response =
       error_response(401, {Errc::kInvalidArgument, message, "invalid_api_key", {}});
   response.headers.push_back({"www-authenticate", "Bearer"});
   return response;
+}
+
+KeyId AccessPolicy::owner_of(const HttpRequest& request) const {
+  if (options_.keys.empty() && options_.admin_keys.empty()) return {};
+  const std::string_view key = presented_key(request);
+  const std::optional<KeyId> user = options_.keys.find(key);
+  const std::optional<KeyId> admin = options_.admin_keys.find(key);
+  return user ? *user : admin.value_or(KeyId{});
+}
+
+bool AccessPolicy::is_admin(const HttpRequest& request) const {
+  return !admin_refusal(request).has_value();
 }
 
 std::optional<HttpResponse> AccessPolicy::browser_refusal(const HttpRequest& request) const {
@@ -93,7 +131,7 @@ bool AccessPolicy::is_own_host(std::string_view host_field) const {
     return equals_ignoring_case(allowed, host);
   };
   return is_loopback_address(host) ||
-         std::any_of(allowed_hosts_.begin(), allowed_hosts_.end(), is_same);
+         std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), is_same);
 }
 
 }  // namespace nibble::server

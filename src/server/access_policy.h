@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -14,28 +15,42 @@
 
 namespace nibble::server {
 
-// kInvalidArgument unless `host` is a loopback address or keys protect the server.
-Result<void> check_bind_address(std::string_view host, const ApiKeys& keys);
+// What a route asks of its caller.
+enum class Access {
+  kPublic,  // no key: the health checks
+  kUser,    // one of the keys, or an admin key
+  kAdmin,   // an admin key
+};
+
+// kInvalidArgument unless `host` is a loopback address or keys protect the server. `flag` is the
+// one that would give it keys.
+Result<void> check_bind_address(std::string_view host, const ApiKeys& keys, std::string_view flag);
 
 class AccessPolicy final {
  public:
-  // `allowed_hosts`: further names that a keyless server may be called by, e.g. behind a local
-  // proxy.
-  AccessPolicy(ApiKeys keys, std::vector<std::string> allowed_hosts)
-      : keys_(std::move(keys)), allowed_hosts_(std::move(allowed_hosts)) {}
+  struct Options {
+    ApiKeys keys = {};
+    ApiKeys admin_keys = {};
+    // Further names that a keyless server may be called by, e.g. behind a local proxy.
+    std::vector<std::string> allowed_hosts = {};
+  };
+  explicit AccessPolicy(Options options) : options_(std::move(options)) {}
 
-  // The refusal of a request (400, 401 or 403), or nothing. `is_public`: needs no key.
-  std::optional<HttpResponse> refusal(const HttpRequest& request, bool is_public) const;
+  // The refusal of a request (400, 401 or 403), or nothing.
+  std::optional<HttpResponse> refusal(const HttpRequest& request, Access access) const;
 
-  const ApiKeys& keys() const { return keys_; }
+  // Whose request it is; call it for requests that were not refused.
+  KeyId owner_of(const HttpRequest& request) const;
+  // True when it came with an admin key, or when nobody needs any key.
+  bool is_admin(const HttpRequest& request) const;
 
  private:
-  std::optional<HttpResponse> key_refusal(const HttpRequest& request) const;
+  std::optional<HttpResponse> admin_refusal(const HttpRequest& request) const;
+  std::optional<HttpResponse> key_refusal(const HttpRequest& request, bool is_accepted) const;
   std::optional<HttpResponse> browser_refusal(const HttpRequest& request) const;
   bool is_own_host(std::string_view host_field) const;
 
-  ApiKeys keys_;
-  std::vector<std::string> allowed_hosts_;
+  Options options_;
 };
 
 }  // namespace nibble::server

@@ -56,8 +56,6 @@ void add_sequences(GenerationPlan& plan,
 }  // namespace
 
 struct Api::Route {
-  using Answer = HttpResponse (Api::*)(const HttpRequest&);
-
   bool takes(std::string_view method) const {
     for (std::string_view rest = allow; !rest.empty();) {
       const size_t end = std::min(rest.find(", "), rest.size());
@@ -68,9 +66,10 @@ struct Api::Route {
   }
 
   std::string_view path;
-  std::string_view allow;   // methods, as the Allow field lists them
-  bool is_public = false;   // needs no key
+  std::string_view allow;  // methods, as the Allow field lists them
+  Access access = Access::kUser;
   Answer answer = nullptr;  // on the I/O thread
+  Answer work = nullptr;    // or on a parser thread
   Planner plan = nullptr;   // or a completion
 };
 
@@ -78,10 +77,10 @@ const Api::Route* Api::find_route(std::string_view path) {
   constexpr std::string_view kRead = "GET, HEAD, OPTIONS";
   constexpr std::string_view kWrite = "POST, OPTIONS";
   static constexpr Route kRoutes[] = {
-      {.path = "/health", .allow = kRead, .is_public = true, .answer = &Api::health},
-      {.path = "/ping", .allow = kRead, .is_public = true, .answer = &Api::health},
-      {.path = "/health/ready", .allow = kRead, .is_public = true, .answer = &Api::ready},
-      {.path = "/ready", .allow = kRead, .is_public = true, .answer = &Api::ready},
+      {.path = "/health", .allow = kRead, .access = Access::kPublic, .answer = &Api::health},
+      {.path = "/ping", .allow = kRead, .access = Access::kPublic, .answer = &Api::health},
+      {.path = "/health/ready", .allow = kRead, .access = Access::kPublic, .answer = &Api::ready},
+      {.path = "/ready", .allow = kRead, .access = Access::kPublic, .answer = &Api::ready},
       {.path = "/version", .allow = kRead, .answer = &Api::version},
       {.path = "/metrics", .allow = kRead, .answer = &Api::expose_metrics},
       {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
@@ -155,8 +154,8 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
 
 std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
   const Route* route = find_route(head.path);
-  const bool is_public = route != nullptr && route->is_public;
-  if (auto refusal = options_.access.refusal(head, is_public)) return refusal;
+  const Access access = route == nullptr ? Access::kUser : route->access;
+  if (auto refusal = options_.access.refusal(head, access)) return refusal;
   if (head.method == "OPTIONS" && head.target == "*") return std::nullopt;
   if (route == nullptr) {
     return error_response(
@@ -174,7 +173,7 @@ std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
     return response;
   }
   if (head.method == "OPTIONS") return std::nullopt;
-  if (route->answer == nullptr && route->plan == nullptr) {
+  if (route->answer == nullptr && route->work == nullptr && route->plan == nullptr) {
     return error_response(
         501,
         api_error(
@@ -196,8 +195,15 @@ void Api::handle(HttpRequest request, Exchange exchange) {
         {"allow", std::string(route == nullptr ? "GET, HEAD, POST, OPTIONS" : route->allow)});
     return exchange.respond(response);
   }
-  if (route->plan != nullptr) return generate(std::move(request), exchange, route->plan);
-  exchange.respond((this->*route->answer)(request));
+  if (route->answer != nullptr) return exchange.respond((this->*route->answer)(request));
+  request.owner = options_.access.owner_of(request);
+  // Shared, because a std::function must be copyable.
+  const auto shared = std::make_shared<HttpRequest>(std::move(request));
+  const bool is_queued = unparsed_.try_push([this, shared, exchange, route] {
+    if (route->plan != nullptr) return parse_and_start(*shared, exchange, route->plan);
+    work_and_respond(*shared, exchange, route->work);
+  });
+  if (!is_queued) refuse(exchange, exhausted("too many requests wait to be read; try again later"));
 }
 
 HttpResponse Api::fault_response(int status, std::string_view text) {
@@ -290,14 +296,6 @@ json::Object Api::model_object(const std::string& name) const {
 
 // --- completions
 
-void Api::generate(HttpRequest request, const Exchange& exchange, Planner planner) {
-  // Shared, because a std::function must be copyable.
-  const auto shared = std::make_shared<HttpRequest>(std::move(request));
-  const bool is_queued = unparsed_.try_push(
-      [this, shared, exchange, planner] { parse_and_start(*shared, exchange, planner); });
-  if (!is_queued) refuse(exchange, exhausted("too many requests wait to be read; try again later"));
-}
-
 void Api::run_parser() {
   while (auto task = unparsed_.pop()) (*task)();
 }
@@ -310,6 +308,11 @@ void Api::parse_and_start(const HttpRequest& request, const Exchange& exchange, 
     if (!plan->ok()) return refuse(exchange, plan->error());
     Generation::start(*generation_context_, std::move(*plan).value(), exchange, received_at);
   });
+}
+
+void Api::work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work) {
+  const auto response = std::make_shared<HttpResponse>((this->*work)(request));
+  generation_context_->io->post([response, open = exchange]() mutable { open.respond(*response); });
 }
 
 void Api::refuse(const Exchange& exchange, const Error& error) {

@@ -48,6 +48,7 @@ class Api final {
 
  private:
   struct Route;
+  using Answer = HttpResponse (Api::*)(const HttpRequest&);
   static const Route* find_route(std::string_view path);
 
   std::optional<HttpResponse> check_head(const HttpRequest& head);
@@ -65,8 +66,8 @@ class Api final {
   json::Object model_object(const std::string& name) const;
 
   using Planner = Result<GenerationPlan> (Api::*)(const HttpRequest&);
-  void generate(HttpRequest request, const Exchange& exchange, Planner planner);
   void parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner);
+  void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
   Result<GenerationPlan> plan_chat(const HttpRequest& request);
   Result<GenerationPlan> plan_completion(const HttpRequest& request);
   Result<json::Value> parse_body(const HttpRequest& request) const;

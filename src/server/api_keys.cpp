@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <string>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -22,6 +23,17 @@ std::array<uint8_t, 32> sha256(std::string_view text) {
   CHECK(EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) == 1);
   CHECK(size == digest.size());
   return digest;
+}
+
+// A second digest: an id may be logged, and must not help to guess the first.
+KeyId id_of(const std::array<uint8_t, 32>& digest) {
+  std::string text = "nibble key id";
+  text.append(digest.begin(), digest.end());
+  const std::array<uint8_t, 32> hash = sha256(text);
+  KeyId id;
+  for (size_t i = 0; i < sizeof(id.value); ++i) id.value = id.value << 8 | hash[i];
+  id.value |= 1;  // 0 means: no key
+  return id;
 }
 
 bool is_key(std::string_view text) {
@@ -76,13 +88,14 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view file_name
   return keys;
 }
 
-bool ApiKeys::accepts(std::string_view key) const {
+std::optional<KeyId> ApiKeys::find(std::string_view key) const {
   const Digest digest = sha256(key);
   int num_equal = 0;
   for (const Digest& known : digests_) {
     num_equal += CRYPTO_memcmp(known.data(), digest.data(), digest.size()) == 0 ? 1 : 0;
   }
-  return num_equal > 0;
+  if (num_equal == 0) return std::nullopt;
+  return id_of(digest);
 }
 
 }  // namespace nibble::server

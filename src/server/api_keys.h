@@ -3,11 +3,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/file.h"
 #include "base/result.h"
+#include "server/key_id.h"
 
 namespace nibble::server {
 
@@ -24,8 +26,9 @@ class ApiKeys final {
   bool empty() const { return digests_.empty(); }
   size_t size() const { return digests_.size(); }
 
-  // Takes the same time for every key of a length, right or wrong.
-  bool accepts(std::string_view key) const;
+  // The id of an accepted key. Takes the same time for every key of a length, right or wrong.
+  std::optional<KeyId> find(std::string_view key) const;
+  bool accepts(std::string_view key) const { return find(key).has_value(); }
 
  private:
   using Digest = std::array<uint8_t, 32>;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/key_id.h"
 
 namespace nibble::server {
 
@@ -15,6 +16,9 @@ struct Header {
   std::string name;
   std::string value;
 };
+
+// The port that a request came through.
+enum class Listener { kMain, kAdmin };
 
 struct HttpRequest {
   std::string method;  // as sent; methods are case-sensitive
@@ -26,6 +30,8 @@ struct HttpRequest {
   bool keep_alive = true;
   std::string id;  // the caller's x-request-id when it is a sane token, else made here
   TimePoint received_at;
+  Listener listener = Listener::kMain;
+  KeyId owner = {};  // of the key it came with; set once the key was accepted
 
   // Value of the first field of that name (any case), or nullptr.
   const std::string* header(std::string_view name) const;

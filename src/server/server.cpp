@@ -44,8 +44,8 @@ Result<ApiKeys> load_keys(const std::optional<Path>& api_key_file) {
 
 Result<AccessPolicy> make_access_policy(const ServerConfig& config) {
   TRY_ASSIGN(ApiKeys keys, load_keys(config.api_key_file));
-  TRY(check_bind_address(config.http.host, keys));
-  return AccessPolicy(std::move(keys), config.allowed_hosts);
+  TRY(check_bind_address(config.http.host, keys, "--api-key-file"));
+  return AccessPolicy({.keys = std::move(keys), .allowed_hosts = config.allowed_hosts});
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ class Server::Impl final {
 
 Result<void> check_access(std::string_view host, const std::optional<Path>& api_key_file) {
   TRY_ASSIGN(const ApiKeys keys, load_keys(api_key_file));
-  return check_bind_address(host, keys);
+  return check_bind_address(host, keys, "--api-key-file");
 }
 
 Result<std::unique_ptr<Server>> Server::create(const ServerConfig& config,
