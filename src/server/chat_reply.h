@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "engine/request.h"
+#include "server/assistant_turn.h"
 #include "server/reply_common.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -33,9 +33,10 @@ class ChatReply final {
   void add(int32_t choice, engine::Output&& output, std::string* events);
   bool is_finished() const { return num_finished_ == options_.num_choices; }
 
-  // Streaming: what precedes the first output and follows the last.
+  // Streaming: what precedes the first output and follows the last; or a fault in its place.
   std::string begin_events() const;
   std::string end_events() const;
+  std::string error_events(const Error& error) const;
 
   // Not streaming: the whole response, once finished.
   json::Value body() const;
@@ -44,29 +45,20 @@ class ChatReply final {
 
  private:
   struct Choice {
-    explicit Choice(const text::OutputParser::Options& options) : parser(options) {}
-    text::OutputParser parser;
-    std::vector<std::string> call_ids;  // one per call announced so far
-    json::Array logprobs;               // streaming: not yet sent; else all
-    UsageCounts usage;
-    bool is_reasoning = false;  // tokens still count as reasoning
-    std::optional<engine::Finish> finish;
+    AssistantTurn turn;
+    json::Array logprobs;  // streaming: not yet sent; else all
   };
 
-  void count_tokens(Choice& choice, const engine::Output& output) const;
-  json::Object logprob_entry(const engine::TokenLogprob& logprob) const;
-  json::Object token_entry(int32_t id, float logprob) const;
-  void append_delta(int32_t index, const text::OutputDelta& delta, std::string& events);
+  void append_piece(int32_t index, const TurnPiece& piece, std::string& events);
   void append_chunk(int32_t index, json::Object delta, std::string& events);
   void append_finish(int32_t index, std::string& events);
   json::Object chunk(json::Array choices) const;
   json::Object choice_object(int32_t index) const;
-  json::Object message_object(const Choice& choice) const;
+  json::Object message_object(const AssistantTurn& turn) const;
   json::Value take_logprobs(Choice& choice) const;
 
   const Options options_;
   const text::Tokenizer& tokenizer_;
-  const std::optional<int32_t> think_end_id_;
   std::vector<Choice> choices_;
   int32_t num_finished_ = 0;
 };

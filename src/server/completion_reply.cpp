@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/error_response.h"
 
 namespace nibble::server {
 namespace {
@@ -141,6 +142,12 @@ std::string CompletionReply::end_events() const {
     append_event(events, last);
   }
   events += kDoneEvent;
+  return events;
+}
+
+std::string CompletionReply::error_events(const Error& error) const {
+  std::string events;
+  append_event(events, error_body(http_status(error.code), error));
   return events;
 }
 

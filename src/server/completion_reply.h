@@ -34,9 +34,10 @@ class CompletionReply final {
   void add(int32_t choice, engine::Output&& output, std::string* events);
   bool is_finished() const { return num_finished_ == num_choices(); }
 
-  // Streaming: what precedes the first output and follows the last.
+  // Streaming: what precedes the first output and follows the last; or a fault in its place.
   std::string begin_events() const { return {}; }
   std::string end_events() const;
+  std::string error_events(const Error& error) const;
 
   // Not streaming: the whole response, once finished.
   json::Value body() const;

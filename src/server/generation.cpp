@@ -176,9 +176,7 @@ void Generation::fail(const Error& error) {
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
   const bool has_begun = plan_.stream && ids_.size() == plan_.sequences.size();
   if (has_begun) {
-    std::string event;
-    append_event(event, error_body(status, error));
-    exchange_.write(event);
+    exchange_.write(visit_reply([&](auto& reply) { return reply.error_events(error); }));
     return exchange_.finish_stream();
   }
   const bool is_temporary = status == 429 || status == 503;

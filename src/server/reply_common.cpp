@@ -6,6 +6,19 @@
 #include "base/utf8.h"
 
 namespace nibble::server {
+namespace {
+
+json::Object token_entry(const text::Tokenizer& tokenizer, int32_t id, float logprob) {
+  json::Array bytes;
+  for (const char byte : tokenizer.token_bytes(id)) {
+    bytes.emplace_back(static_cast<int32_t>(static_cast<unsigned char>(byte)));
+  }
+  return json::make_object({{"token", token_text(tokenizer, id)},
+                            {"logprob", finite_logprob(logprob)},
+                            {"bytes", std::move(bytes)}});
+}
+
+}  // namespace
 
 json::Object usage_object(const UsageCounts& usage) {
   return json::make_object(
@@ -34,6 +47,13 @@ void append_event(std::string& events, const json::Value& payload) {
   events += "\n\n";
 }
 
+void append_named_event(std::string& events, std::string_view name, const json::Value& payload) {
+  events += "event: ";
+  events += name;
+  events += '\n';
+  append_event(events, payload);
+}
+
 std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {
   return replace_invalid_utf8(tokenizer.token_bytes(id));
 }
@@ -41,6 +61,14 @@ std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {
 double finite_logprob(float logprob) {
   constexpr float kLowest = -9999.0F;
   return logprob >= kLowest ? static_cast<double>(logprob) : static_cast<double>(kLowest);
+}
+
+json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::TokenLogprob& logprob) {
+  json::Object entry = token_entry(tokenizer, logprob.token_id, logprob.logprob);
+  json::Array top;
+  for (const auto& [id, value] : logprob.top) top.emplace_back(token_entry(tokenizer, id, value));
+  entry.set("top_logprobs", std::move(top));
+  return entry;
 }
 
 json::Value stop_reason(const engine::Finish& finish) {

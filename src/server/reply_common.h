@@ -37,12 +37,17 @@ json::Object reply_object(const ReplyEnvelope& envelope,
 
 // Appends `data: {...}` as one event.
 void append_event(std::string& events, const json::Value& payload);
+// With `event: NAME` before it.
+void append_named_event(std::string& events, std::string_view name, const json::Value& payload);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 // The text of one token; parts of characters come out as U+FFFD.
 std::string token_text(const text::Tokenizer& tokenizer, int32_t id);
 // JSON has no infinities: the protocol writes -9999 for a probability of zero.
 double finite_logprob(float logprob);
+
+// {token, logprob, bytes, top_logprobs}, as chat completions and responses list them.
+json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::TokenLogprob& logprob);
 
 // What stopped the sequence: the stop string, the stop id, or null.
 json::Value stop_reason(const engine::Finish& finish);
