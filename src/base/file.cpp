@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -100,6 +101,18 @@ MappedFile::~MappedFile() {
 
 void MappedFile::drop_resident() const {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+void fetch_mapped(std::span<const std::byte> bytes) {
+#ifdef MADV_POPULATE_READ
+  if (bytes.empty()) return;
+  constexpr uintptr_t kPageBytes = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t page = begin / kPageBytes * kPageBytes;
+  ::madvise(reinterpret_cast<void*>(page), begin + bytes.size() - page, MADV_POPULATE_READ);
+#else
+  static_cast<void>(bytes);
+#endif
 }
 
 }  // namespace nibble

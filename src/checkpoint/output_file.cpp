@@ -81,6 +81,8 @@ Result<void> OutputFile::write_at(int64_t offset, std::span<const std::byte> byt
   return {};
 }
 
+void OutputFile::start_writeback() const { ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE); }
+
 Result<void> OutputFile::sync() {
   if (::fsync(fd_) != 0) return fault("sync");
   return {};

@@ -33,6 +33,8 @@ class OutputFile final {
   // Any thread.
   Result<void> write_at(int64_t offset, std::span<const std::byte> bytes) const;
 
+  // Lets the disk begin with what was written, so that sync() has less to wait for. A hint.
+  void start_writeback() const;
   // Waits until everything written is on the disk.
   Result<void> sync();
   // Gives the file its name, replacing what had it, and syncs the directory. After sync().

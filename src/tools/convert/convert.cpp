@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,17 +75,26 @@ Action choose_action(Format from, Format to) {
   return Action::kRefuse;
 }
 
-std::span<const std::byte> bytes_of(const TensorView& view) {
-  return {static_cast<const std::byte*>(view.data), static_cast<size_t>(view.num_bytes())};
-}
-
 // --- pieces ---
+
+// Copies a mapped tensor. Its pages are fetched in runs: fault by fault costs more than the copy.
+Result<void> copy_bytes(const TensorView& tensor, size_t index, const WriteBytes& write) {
+  constexpr size_t kRunBytes = 4 << 20;
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data),
+                                         static_cast<size_t>(tensor.num_bytes()));
+  for (size_t begin = 0; begin < bytes.size(); begin += kRunBytes) {
+    const auto run = bytes.subspan(begin, std::min(kRunBytes, bytes.size() - begin));
+    fetch_mapped(run);
+    TRY(write(index, static_cast<int64_t>(begin), run));
+  }
+  return {};
+}
 
 Piece copy_piece(const SourceTensor& tensor) {
   return {.module_class = module_class(tensor.name),
           .tensors = {{tensor.name, tensor.meta->dtype, tensor.meta->shape}},
           .make = [view = tensor.view](const WriteBytes& write) -> Result<ErrorStatistics> {
-            TRY(write(0, 0, bytes_of(view)));
+            TRY(copy_bytes(view, 0, write));
             return ErrorStatistics{.num_exact_tensors = 1};
           }};
 }
@@ -95,6 +105,7 @@ struct WeightGroup {
   std::vector<const SourceModule*> modules;
   Format format = Format::kBf16;
   bool is_cast = false;
+  int32_t global_exponent = 0;  // of a cast to NVFP4
 };
 
 std::vector<WeightView> weights_of(const WeightGroup& group) {
@@ -104,15 +115,14 @@ std::vector<WeightView> weights_of(const WeightGroup& group) {
 }
 
 Result<ErrorStatistics> cast_to_nvfp4(const WeightGroup& group, const WriteBytes& write) {
-  const int32_t exponent = plan_nvfp4_cast(weights_of(group)).global_exponent;
-  const float global_scale = quant::exp2_int(exponent);
+  const float global_scale = quant::exp2_int(group.global_exponent);
   std::vector<uint8_t> scales;
   for (size_t m = 0; m < group.modules.size(); ++m) {
     const WeightView& weight = group.modules[m]->weight;
     const size_t first = m * 3;
     scales.resize(static_cast<size_t>(2 * weight.scales.shape.num_elements()));
-    cast_scales_to_nvfp4(weight, exponent, scales);
-    TRY(write(first + kCodesIndex, 0, bytes_of(weight.codes)));
+    cast_scales_to_nvfp4(weight, group.global_exponent, scales);
+    TRY(copy_bytes(weight.codes, first + kCodesIndex, write));
     TRY(write(first + kScalesIndex, 0, std::as_bytes(std::span(scales))));
     TRY(write(first + kGlobalScaleIndex, 0, std::as_bytes(std::span(&global_scale, 1))));
   }
@@ -123,7 +133,7 @@ Result<ErrorStatistics> cast_to_mxfp4(const WeightGroup& group, const WriteBytes
   const WeightView& weight = group.modules.front()->weight;
   std::vector<uint8_t> scales(static_cast<size_t>(weight.scales.shape.num_elements() / 2));
   TRY(cast_scales_to_mxfp4(weight, scales));
-  TRY(write(kCodesIndex, 0, bytes_of(weight.codes)));
+  TRY(copy_bytes(weight.codes, kCodesIndex, write));
   TRY(write(kScalesIndex, 0, std::as_bytes(std::span(scales))));
   return ErrorStatistics{.num_exact_tensors = 1};
 }
@@ -182,6 +192,28 @@ Piece weight_piece(const WeightGroup& group) {
 }
 
 // --- the plan ---
+
+// memchr() looks at scales faster than anything that asks what they mean.
+bool may_hold_nan(const TensorView& scales) {
+  const auto contains = [&](uint8_t byte) {
+    return std::memchr(scales.data, byte, static_cast<size_t>(scales.num_bytes())) != nullptr;
+  };
+  if (scales.dtype == DType::kF8E8m0) return contains(quant::kE8m0Nan);
+  if (scales.dtype == DType::kF8E4m3) return contains(0x7F) || contains(0xFF);
+  return true;
+}
+
+Result<void> check_scales(const TensorView& scales, std::string_view name) {
+  fetch_mapped(
+      {static_cast<const std::byte*>(scales.data), static_cast<size_t>(scales.num_bytes())});
+  const int64_t num_nan = may_hold_nan(scales) ? quant::count_nan(scales) : 0;
+  if (num_nan == 0) return {};
+  return data_loss(
+      fmt::format("tensor {}: {} of {} scales are NaN, expected none. The file is damaged.",
+                  shown(name),
+                  num_nan,
+                  scales.shape.num_elements()));
+}
 
 class Planner final {
  public:
@@ -287,16 +319,7 @@ Result<void> Planner::read_weight(SourceModule& module) const {
     TRY(models::deepseek_v4::check_stored_shape(
         shape->view, shape->meta->name, module.weight.n, module.weight.k));
   }
-  const TensorView* scales = tensors.scale ? &*tensors.scale : nullptr;
-  if (scales != nullptr && quant::count_nan(*scales) > 0) {
-    return data_loss(
-        fmt::format("tensor {}: {} of {} scales are NaN, expected none. The file is "
-                    "damaged.",
-                    shown(tensors.scale_name),
-                    quant::count_nan(*scales),
-                    scales->shape.num_elements()));
-  }
-  return {};
+  return tensors.scale ? check_scales(*tensors.scale, tensors.scale_name) : Result<void>();
 }
 
 // The format that a module should get; nullopt: it stays as it is.
@@ -407,6 +430,7 @@ Result<void> Planner::check_cast(WeightGroup& group) {
   if (group.format == Format::kNvfp4) {
     const Nvfp4Cast cast = plan_nvfp4_cast(weights);
     fault = cast.fault;
+    group.global_exponent = cast.global_exponent;
     if (fault.empty()) num_clamped_groups_ += cast.num_clamped_groups;
   } else {
     std::vector<uint8_t> scales(static_cast<size_t>(weights[0].scales.shape.num_elements() / 2));

@@ -22,7 +22,7 @@ using checkpoint::OutputFile;
 using checkpoint::ShardLayout;
 
 // Output between two looks at progress and memory.
-constexpr int64_t kBatchBytes = 256 << 20;
+constexpr int64_t kBatchBytes = 64 << 20;
 constexpr int64_t kMaxCopiedFileBytes = 1 << 30;
 
 // "dir/" means "dir".
@@ -201,6 +201,7 @@ Result<ClassStatistics> Runner::make_pieces(const Shard& shard, const OutputFile
       TRY_ASSIGN(const ErrorStatistics piece, std::move(*results[i - begin]));
       statistics[job_.pieces[i].module_class].merge(piece);
     }
+    file.start_writeback();
     if (context_.release_inputs) context_.release_inputs();
     report(batch_bytes);
     begin = end;
