@@ -450,6 +450,9 @@ void add_pull(CLI::App& root, PullFlags& flags) {
       "--verify", flags.verify, "Read what is in the cache already, and repair what is damaged");
   app.add_option("--cache-dir", flags.cache_dir, "The cache; default: HF_HUB_CACHE, HF_HOME/hub")
       ->type_name("DIR");
+  app.add_flag("--plan,!--no-plan",
+               flags.plan,
+               "Print the plan for this machine afterwards; default: on a terminal");
   const char* group = "Network";
   app.add_option("--connections", flags.connections, "Ranges fetched at a time")
       ->check(range(1, 64))

@@ -148,6 +148,7 @@ struct PullFlags {
   int32_t attempts = 6;
   int32_t retry_delay_ms = 500;
   std::optional<int32_t> stall_timeout;  // seconds
+  std::optional<bool> plan;              // unset: when standard output is a terminal
 };
 
 struct ConvertFlags {

@@ -43,6 +43,14 @@ void print_summary(const hub::RepoId& repo, const hub::PullReport& report) {
   }
 }
 
+// The model is here whatever the plan says, so its errors do not fail the command.
+void print_plan(const Path& snapshot) {
+  PlanFlags flags;
+  flags.targets = {snapshot.string()};
+  const Result<void> planned = run_plan(flags);
+  if (!planned.ok()) print_note("plan: " + planned.error().message);
+}
+
 }  // namespace
 
 Result<void> run_pull(const PullFlags& flags) {
@@ -63,7 +71,9 @@ Result<void> run_pull(const PullFlags& flags) {
     TRY_ASSIGN(report, hub::pull(config, repo, options, cancel));
   }
   print_summary(repo, report);
-  return write_output(report.snapshot.string() + '\n');
+  TRY(write_output(report.snapshot.string() + '\n'));
+  if (flags.plan.value_or(output_is_terminal())) print_plan(report.snapshot);
+  return {};
 }
 
 }  // namespace nibble::cli

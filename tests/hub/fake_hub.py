@@ -55,22 +55,30 @@ class Faults:
         self.hub_status = {}  # status -> probability, for the hub itself
         self.stop_after_bytes = None  # cut there, 503 from then on
         self.throttle = 0  # bytes per second and connection; 0: none
+        self.limit = None  # faults of probability in all; None: no limit
         for name, value in settings.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
 
     def happens(self, probability):
         with self.lock:
-            return self.random.random() < probability
+            return self.random.random() < probability and self.spend()
 
     def pick(self, table):
         with self.lock:
             draw = self.random.random()
-        for status, probability in table.items():
-            if draw < probability:
-                return status
-            draw -= probability
+            for status, probability in table.items():
+                if draw < probability:
+                    return status if self.spend() else None
+                draw -= probability
         return None
+
+    def spend(self):
+        """Whether one more fault is allowed."""
+        if self.limit is None:
+            return True
+        self.limit -= 1
+        return self.limit >= 0
 
     def below(self, limit):
         with self.lock:

@@ -71,7 +71,7 @@ class Headers(unittest.TestCase):
 
     def test_faults_are_survived(self):
         files = self.shards()
-        with FakeHub(files, faults=Faults(1, cut=0.4, status={503: 0.2}, wrong_length=0.1)) as hub:
+        with FakeHub(files, faults=Faults(1, cut=0.4, status={503: 0.2}, wrong_length=0.1, limit=5)) as hub:
             self.assertEqual(self.probe(hub, files)["done"], "4")
 
     def test_nonsense_lengths_are_refused_before_they_are_read(self):

@@ -117,6 +117,20 @@ class Layout(HubTest):
             self.assertIn("config.json", outcome.stderr)
             self.assertEqual(len(hub.requests), count)
 
+    def test_the_plan_follows_when_it_is_wanted(self):
+        model = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v4"
+        files = [RepoFile(path.name, path.read_bytes(), is_lfs=path.suffix == ".safetensors")
+                 for path in sorted(model.iterdir())]
+        with FakeHub(files) as hub:
+            lines = self.pull(hub, "--plan").stdout.splitlines()
+            self.assertEqual(lines[0], str(self.root / "snapshots" / hub.commit))
+            self.assertIn("mxfp4", "\n".join(lines[1:]))
+            self.assertEqual(len(self.pull(hub).stdout.splitlines()), 1)
+
+    def test_a_plan_that_fails_does_not_fail_the_pull(self):
+        with FakeHub(small_repo()) as hub:
+            self.assertIn("plan: ", self.pull(hub, "--plan").stderr)
+
     def test_the_record_holds_hashes_of_blocks_and_tensors(self):
         import json
         header = json.dumps({"a": {"dtype": "U8", "shape": [5], "data_offsets": [0, 5]},
