@@ -74,8 +74,8 @@ std::optional<Failure> transport_failure(const HttpOutcome& outcome,
     case TransferEnd::kCancelled:
       return permanent(cancelled_error());
     case TransferEnd::kRefused:
-      return permanent(
-          network_error(text + ". Check HF_ENDPOINT, the proxy and the certificates."));
+      return permanent(network_error(
+          text + ". Check HF_ENDPOINT and the proxy; SSL_CERT_FILE names other authorities."));
     case TransferEnd::kFailed:
       return retryable(network_error(text + ". Check the connection and try again."));
     case TransferEnd::kComplete:

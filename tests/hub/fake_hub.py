@@ -10,6 +10,7 @@ import json
 import random
 import re
 import socket
+import ssl
 import threading
 import time
 import urllib.parse
@@ -86,10 +87,13 @@ class Faults:
 
 
 class FakeHub:
-    """Use as a context manager. `requests` records (host, path, range, authorization, status)."""
+    """Use as a context manager. `requests` records (host, path, range, authorization, status).
+
+    `certificate` and `storage_certificate` (default: the same) are files with a key and a certificate: HTTPS.
+    """
 
     def __init__(self, files=(), repo="acme/tiny", commit="c" * 40, faults=None, page_size=1000, token=None,
-                 gated=False, extra_entries=()):
+                 gated=False, extra_entries=(), certificate=None, storage_certificate=None):
         self.files = {file.path: file for file in files}
         self.repo = repo
         self.commit = commit
@@ -98,6 +102,8 @@ class FakeHub:
         self.token = token
         self.gated = gated
         self.extra_entries = list(extra_entries)
+        self.certificate = certificate
+        self.storage_certificate = storage_certificate or certificate
         self.redirect_to = None  # an origin that replaces the storage host
         self.requests = []
         self.lock = threading.Lock()
@@ -106,8 +112,8 @@ class FakeHub:
         self.stalls_left = self.faults.stall_first
 
     def __enter__(self):
-        self.hub = Server(("127.0.0.1", 0), HubHandler, self)
-        self.storage = Server(("127.0.0.2", 0), StorageHandler, self)
+        self.hub = Server(("127.0.0.1", 0), HubHandler, self, self.certificate)
+        self.storage = Server(("127.0.0.2", 0), StorageHandler, self, self.storage_certificate)
         for server in (self.hub, self.storage):
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
@@ -119,11 +125,11 @@ class FakeHub:
 
     @property
     def endpoint(self):
-        return "http://127.0.0.1:%d" % self.hub.server_address[1]
+        return self.hub.origin
 
     @property
     def storage_origin(self):
-        return self.redirect_to or "http://127.0.0.2:%d" % self.storage.server_address[1]
+        return self.redirect_to or self.storage.origin
 
     def record(self, *request):
         with self.lock:
@@ -150,9 +156,15 @@ class Server(http.server.ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, address, handler, hub):
+    def __init__(self, address, handler, hub, certificate=None):
         super().__init__(address, handler)
         self.state = hub
+        self.origin = "%s://%s:%d" % ("https" if certificate else "http", *self.server_address)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            # The handshake is part of the first read, in the thread of the connection.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, request, client_address):
         pass  # clients hang up; that is the point
