@@ -12,6 +12,8 @@
 namespace nibble::cli {
 namespace {
 
+constexpr std::chrono::seconds kDefaultConnectTimeout{10};
+
 // The first of `names` that is set and not empty.
 std::string variable(std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -60,17 +62,16 @@ bool is_true(std::string text) {
   return text == "1" || text == "ON" || text == "YES" || text == "TRUE";
 }
 
-Result<void> read_timeout(hub::TransportOptions& transport) {
-  const std::string text = variable({"HF_HUB_DOWNLOAD_TIMEOUT"});
-  if (text.empty()) return {};
+// The value of a variable in seconds, or `otherwise` when it is not set.
+Result<std::chrono::seconds> read_timeout(const char* name, std::chrono::seconds otherwise) {
+  const std::string text = variable({name});
+  if (text.empty()) return otherwise;
   int32_t seconds = 0;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (fault != std::errc() || end != text.data() + text.size() || seconds < 1 || seconds > 86'400) {
-    return invalid_argument(
-        fmt::format("HF_HUB_DOWNLOAD_TIMEOUT: is \"{}\", expected 1 to 86400 seconds", text));
+    return invalid_argument(fmt::format("{}: is \"{}\", expected 1 to 86400 seconds", name, text));
   }
-  transport.stall_timeout = std::chrono::seconds(seconds);
-  return {};
+  return std::chrono::seconds(seconds);
 }
 
 }  // namespace
@@ -87,7 +88,11 @@ Result<hub::HubConfig> hub_config_from_environment() {
   const std::string endpoint = variable({"HF_ENDPOINT"});
   if (!endpoint.empty()) config.endpoint = endpoint;
   config.is_offline = is_true(variable({"HF_HUB_OFFLINE"}));
-  TRY(read_timeout(config.transport));
+  config.has_symlinks = !is_true(variable({"HF_HUB_DISABLE_SYMLINKS"}));
+  TRY_ASSIGN(config.transport.stall_timeout,
+             read_timeout("HF_HUB_DOWNLOAD_TIMEOUT", config.transport.stall_timeout));
+  TRY_ASSIGN(config.transport.connect_timeout,
+             read_timeout("HF_HUB_ETAG_TIMEOUT", kDefaultConnectTimeout));
   config.transport.https_proxy = variable({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"});
   // Not HTTP_PROXY: a server that passes on request headers as variables would let strangers set
   // it.

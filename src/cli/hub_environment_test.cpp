@@ -19,7 +19,9 @@ class HubEnvironment : public ::testing::Test {
                              "HUGGING_FACE_HUB_TOKEN",
                              "HF_TOKEN_PATH",
                              "HF_HUB_OFFLINE",
+                             "HF_HUB_DISABLE_SYMLINKS",
                              "HF_HUB_DOWNLOAD_TIMEOUT",
+                             "HF_HUB_ETAG_TIMEOUT",
                              "XDG_CACHE_HOME",
                              "https_proxy",
                              "HTTPS_PROXY",
@@ -87,8 +89,13 @@ TEST_F(HubEnvironment, FlagsAndTimesAreChecked) {
   EXPECT_TRUE(config().is_offline);
   set("HF_HUB_OFFLINE", "0");
   EXPECT_FALSE(config().is_offline);
+  EXPECT_TRUE(config().has_symlinks);
+  set("HF_HUB_DISABLE_SYMLINKS", "yes");
+  EXPECT_FALSE(config().has_symlinks);
   set("HF_HUB_DOWNLOAD_TIMEOUT", "7");
+  set("HF_HUB_ETAG_TIMEOUT", "9");
   EXPECT_EQ(config().transport.stall_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(config().transport.connect_timeout, std::chrono::seconds(9));
   for (const char* text : {"0", "-1", "x", "7s", "99999999999"}) {
     set("HF_HUB_DOWNLOAD_TIMEOUT", text);
     EXPECT_FALSE(hub_config_from_environment().ok()) << text;

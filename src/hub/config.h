@@ -35,6 +35,7 @@ struct HubConfig {
   std::string token;  // empty: anonymous
   Path cache_dir;
   bool is_offline = false;
+  bool has_symlinks = true;  // false: snapshots hold hard links to the blobs
   int32_t num_connections = 8;
   RetryPolicy retry;
   TransportOptions transport;

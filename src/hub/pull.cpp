@@ -88,8 +88,9 @@ Result<void> check_room(const HubConfig& config,
 Result<void> link_snapshot(const RepoCache& cache,
                            const RepoId& repo,
                            const std::string& commit,
-                           const std::vector<RepoFile>& files) {
-  for (const RepoFile& file : files) TRY(cache.link_file(commit, file));
+                           const std::vector<RepoFile>& files,
+                           LinkKind kind) {
+  for (const RepoFile& file : files) TRY(cache.link_file(commit, file, kind));
   // Last: whoever resolves the name finds all of it.
   return is_commit(repo.revision) ? Result<void>() : cache.write_ref(repo.revision, commit);
 }
@@ -181,7 +182,8 @@ Result<PullReport> pull(const HubConfig& config,
 
   Transfer transfer(*client, repo, report.commit, cache, options.depth, cancel, options.events);
   TRY_ASSIGN(Transfer::Report transferred, transfer.run(blobs));
-  TRY(link_snapshot(cache, repo, report.commit, selection.files));
+  const LinkKind links = config.has_symlinks ? LinkKind::kSymbolic : LinkKind::kHard;
+  TRY(link_snapshot(cache, repo, report.commit, selection.files, links));
 
   report.snapshot = cache.snapshot(report.commit);
   report.num_files = static_cast<int64_t>(selection.files.size());

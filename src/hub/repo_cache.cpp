@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <system_error>
+#include <utility>
 
 #include "hub/digest.h"
 #include "hub/disk.h"
@@ -50,6 +52,34 @@ Path blob_link(const RepoFile& file) {
     if (c == '/') text += "../";
   }
   return text + "blobs/" + file.etag;
+}
+
+using Inode = std::pair<dev_t, ino_t>;
+
+Inode inode_of(const struct stat& info) { return {info.st_dev, info.st_ino}; }
+
+// The names of the blobs by what they are on the disk, to tell where hard links lead.
+std::map<Inode, std::string> blobs_by_inode(const Path& blobs) {
+  std::map<Inode, std::string> names;
+  std::error_code fault;
+  for (auto it = std::filesystem::directory_iterator(blobs, fault);
+       !fault && it != std::filesystem::directory_iterator();
+       it.increment(fault)) {
+    struct stat info = {};
+    const std::string name = it->path().filename().string();
+    if (is_blob_name(name) && ::stat(it->path().c_str(), &info) == 0) {
+      names.emplace(inode_of(info), name);
+    }
+  }
+  return names;
+}
+
+// The repository that a file of a snapshot belongs to, by its path; empty for any other file.
+Path repo_root_of(const Path& file) {
+  for (Path at = file.parent_path(); at.has_relative_path(); at = at.parent_path()) {
+    if (at.filename() == "snapshots") return at.parent_path();
+  }
+  return {};
 }
 
 bool has_suffix(std::string_view text, std::string_view suffix) {
@@ -127,20 +157,26 @@ Result<void> RepoCache::write_ref(const std::string& revision, const std::string
   return write_atomically(root_ / "refs" / relative, commit, scratch());
 }
 
-Result<void> RepoCache::link_file(const std::string& commit, const RepoFile& file) const {
+Result<void> RepoCache::link_file(const std::string& commit,
+                                  const RepoFile& file,
+                                  LinkKind kind) const {
   TRY(make_plain_directories(root_ / "snapshots", commit));
   const Path relative(file.path);
   TRY(make_plain_directories(snapshot(commit), relative.parent_path()));
   const Path path = snapshot(commit) / relative;
   const Path target = blob_link(file);
   std::error_code fault;
-  if (std::filesystem::read_symlink(path, fault) == target && !fault) return {};
+  const bool is_link = std::filesystem::read_symlink(path, fault) == target && !fault;
+  // Renaming one hard link over another does nothing, not even remove the first.
+  const bool is_same_file = std::filesystem::equivalent(path, blob(file.etag), fault);
+  if (is_link || (is_same_file && !std::filesystem::is_symlink(path, fault))) return {};
   // A new link is renamed over the old one, so that a reader always finds the file.
   const Path temporary = scratch() / fmt::format("link.{}", ::getpid());
   TRY(remove_file(temporary));
   // File systems without symbolic links mostly have hard ones.
-  if (::symlink(target.c_str(), temporary.c_str()) != 0 &&
-      ::link(blob(file.etag).c_str(), temporary.c_str()) != 0) {
+  const bool is_symbolic =
+      kind == LinkKind::kSymbolic && ::symlink(target.c_str(), temporary.c_str()) == 0;
+  if (!is_symbolic && ::link(blob(file.etag).c_str(), temporary.c_str()) != 0) {
     return disk_fault(path, "create the link");
   }
   return rename_file(temporary, path);
@@ -149,17 +185,25 @@ Result<void> RepoCache::link_file(const std::string& commit, const RepoFile& fil
 Result<std::vector<RepoFile>> RepoCache::snapshot_files(const std::string& commit) const {
   std::vector<RepoFile> files;
   const Path base = snapshot(commit);
+  const std::map<Inode, std::string> hard_links = blobs_by_inode(blobs());
   std::error_code fault;
   for (auto it = std::filesystem::recursive_directory_iterator(base, fault);
        !fault && it != std::filesystem::recursive_directory_iterator();
        it.increment(fault)) {
-    std::error_code link_fault;
-    const Path target = std::filesystem::read_symlink(it->path(), link_fault);
-    if (link_fault) continue;
-    RepoFile file{it->path().lexically_relative(base).string(), 0, target.filename().string()};
-    if (!is_blob_name(file.etag) || target != blob_link(file)) continue;
+    RepoFile file{it->path().lexically_relative(base).string(), -1, {}};
     struct stat info = {};
-    file.size = ::stat(it->path().c_str(), &info) == 0 ? static_cast<int64_t>(info.st_size) : -1;
+    const bool is_there = ::stat(it->path().c_str(), &info) == 0;
+    if (is_there) file.size = static_cast<int64_t>(info.st_size);
+    std::error_code no_link;
+    const Path target = std::filesystem::read_symlink(it->path(), no_link);
+    if (!no_link) {
+      file.etag = target.filename().string();
+      if (!is_blob_name(file.etag) || target != blob_link(file)) continue;
+    } else {
+      const auto blob = is_there ? hard_links.find(inode_of(info)) : hard_links.end();
+      if (blob == hard_links.end()) continue;
+      file.etag = blob->second;
+    }
     files.push_back(std::move(file));
   }
   if (fault) {
@@ -175,11 +219,19 @@ Result<std::vector<RepoFile>> RepoCache::snapshot_files(const std::string& commi
 std::optional<Path> record_of_snapshot_file(const Path& file) {
   std::error_code fault;
   const Path blob = std::filesystem::canonical(file, fault);
-  if (fault || blob.parent_path().filename() != "blobs" ||
-      !is_blob_name(blob.filename().string())) {
-    return std::nullopt;
+  if (fault) return std::nullopt;
+  Path root = blob.parent_path().parent_path();
+  std::string name = blob.filename().string();
+  if (blob.parent_path().filename() != "blobs" || !is_blob_name(name)) {
+    struct stat info = {};
+    root = repo_root_of(blob);
+    if (root.empty() || ::stat(blob.c_str(), &info) != 0 || info.st_nlink < 2) return std::nullopt;
+    const auto names = blobs_by_inode(root / "blobs");
+    const auto found = names.find(inode_of(info));
+    if (found == names.end()) return std::nullopt;
+    name = found->second;
   }
-  return blob.parent_path().parent_path() / kPrivateFolder / (blob.filename().string() + ".json");
+  return root / kPrivateFolder / (name + ".json");
 }
 
 std::vector<CacheUse> measure_cache(const Path& cache_dir) {

@@ -14,6 +14,8 @@
 
 namespace nibble::hub {
 
+enum class LinkKind { kSymbolic, kHard };
+
 class RepoCache final {
  public:
   RepoCache(Path cache_dir, const RepoId& repo);
@@ -37,11 +39,12 @@ class RepoCache final {
   Result<std::optional<std::string>> read_ref(const std::string& revision) const;
   Result<void> write_ref(const std::string& revision, const std::string& commit) const;
 
-  // Makes snapshots/COMMIT/PATH a relative link to the blob, replacing what is there.
-  Result<void> link_file(const std::string& commit, const RepoFile& file) const;
+  // Makes snapshots/COMMIT/PATH a link to the blob, replacing what is there: a relative symbolic
+  // one where that is wanted and the file system has them, else a hard one.
+  Result<void> link_file(const std::string& commit, const RepoFile& file, LinkKind kind) const;
 
-  // The files of a snapshot, sorted, with the sizes and hashes that their links name. Things that
-  // are no links into blobs/ are left out.
+  // The files of a snapshot, sorted, with the sizes and hashes of the blobs that they link to.
+  // Things that are no links into blobs/ are left out.
   Result<std::vector<RepoFile>> snapshot_files(const std::string& commit) const;
 
  private:
@@ -50,7 +53,8 @@ class RepoCache final {
   Path root_;
 };
 
-// The record of the blob that a file of a snapshot links to; nullopt for any other file.
+// The record of the blob that a file of a snapshot links to, by a symbolic or hard link; nullopt
+// for any other file.
 std::optional<Path> record_of_snapshot_file(const Path& file);
 
 struct CacheUse {

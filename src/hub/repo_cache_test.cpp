@@ -39,10 +39,10 @@ TEST_F(RepoCacheTest, LinksAreRelativeAndReplaced) {
   const Path link = cache_.snapshot(kCommit) / file.path;
   std::filesystem::create_directories(link.parent_path());
   write_text(link, "in the way");
-  ASSERT_TRUE(cache_.link_file(kCommit, file).ok());
+  ASSERT_TRUE(cache_.link_file(kCommit, file, LinkKind::kSymbolic).ok());
   EXPECT_EQ(std::filesystem::read_symlink(link), Path("../../../../blobs") / kEtag);
   EXPECT_EQ(read_file(link, 100).value(), "bytes");
-  ASSERT_TRUE(cache_.link_file(kCommit, file).ok());
+  ASSERT_TRUE(cache_.link_file(kCommit, file, LinkKind::kSymbolic).ok());
   const std::vector<RepoFile> files = cache_.snapshot_files(kCommit).value();
   ASSERT_EQ(files.size(), 1U);
   EXPECT_EQ(files[0].path, file.path);
@@ -51,6 +51,30 @@ TEST_F(RepoCacheTest, LinksAreRelativeAndReplaced) {
   EXPECT_EQ(record_of_snapshot_file(link),
             std::filesystem::canonical(cache_.root()) / ".nibble" / (kEtag + ".json"));
   EXPECT_EQ(record_of_snapshot_file(directory_.path()), std::nullopt);
+}
+
+TEST_F(RepoCacheTest, HardLinksLeadToTheSameBlobs) {
+  write_text(cache_.blob(kEtag), "bytes");
+  const RepoFile file{"sub/name.txt", 5, kEtag};
+  const Path link = cache_.snapshot(kCommit) / file.path;
+  for (int32_t round = 0; round < 2; ++round) {
+    ASSERT_TRUE(cache_.link_file(kCommit, file, LinkKind::kHard).ok());
+    EXPECT_FALSE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(std::filesystem::hard_link_count(link), 2U);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(cache_.scratch()));
+  const std::vector<RepoFile> files = cache_.snapshot_files(kCommit).value();
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(files[0].etag, kEtag);
+  EXPECT_EQ(files[0].size, 5);
+  EXPECT_EQ(record_of_snapshot_file(link),
+            std::filesystem::canonical(cache_.root()) / ".nibble" / (kEtag + ".json"));
+  // A repaired blob is another file under the same name.
+  write_text(cache_.scratch() / "new", "other");
+  std::filesystem::rename(cache_.scratch() / "new", cache_.blob(kEtag));
+  EXPECT_TRUE(cache_.snapshot_files(kCommit).value().empty());
+  ASSERT_TRUE(cache_.link_file(kCommit, file, LinkKind::kHard).ok());
+  EXPECT_EQ(read_file(link, 100).value(), "other");
 }
 
 TEST_F(RepoCacheTest, RefsAreReadAsWritten) {
