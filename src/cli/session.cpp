@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/checked_math.h"
+#include "base/log.h"
 #include "checkpoint/config_reader.h"
 #include "cli/console.h"
+#include "cli/spot_check.h"
 #include "comm/communicator.h"
 #include "engine/model_runner.h"
 #include "tools/synth/synth.h"
@@ -45,16 +48,27 @@ models::StateOptions state_options(const models::ModelInfo& info,
 
 Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(model, ignored)) return checkpoint::Checkpoint::open(model);
+  if (std::filesystem::is_directory(model, ignored)) {
+    TRY_ASSIGN(checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(model));
+    // Other tensors at every start, so that damage does not stay unseen for ever.
+    TRY_ASSIGN(const SpotCheck checked, spot_check(checkpoint, std::random_device{}()));
+    if (checked.num_files > 0) {
+      log_info("{} tensors of {} files compared with the record of their download",
+               checked.num_tensors,
+               checked.num_files);
+    }
+    return checkpoint;
+  }
   if (std::filesystem::exists(model, ignored)) {
     return invalid_argument(
         fmt::format("{}: is a file, expected the directory of a checkpoint", model.string()));
   }
   if (looks_like_repository(model.string())) {
-    return unsupported(fmt::format(
-        "{}: is no directory here, and fetching a model by its repository id is not supported yet; "
-        "download it and give the directory",
-        model.string()));
+    return not_found(
+        fmt::format("{}: is no directory here. `nibble pull {}` fetches the model and prints the "
+                    "directory to give.",
+                    model.string(),
+                    model.string()));
   }
   return not_found(fmt::format("{}: no such directory", model.string()));
 }

@@ -18,7 +18,8 @@
 
 namespace nibble::cli {
 
-// kNotFound when `model` is no directory; kUnsupported when it looks like the id of a repository.
+// Opens a directory; what `pull` downloaded is spot-checked (spot_check.h). kNotFound when `model`
+// is no directory.
 Result<checkpoint::Checkpoint> open_checkpoint(const Path& model);
 
 // What the flags name: the checkpoint, or dummy weights in memory.

@@ -27,7 +27,10 @@ TEST(Session, FlagsWinOverTheModelsDefaults) {
 }
 
 TEST(Session, TellsRepositoriesFilesAndMissingDirectoriesApart) {
-  EXPECT_EQ(open_checkpoint("deepseek-ai/DeepSeek-V4-Flash").error().code, Errc::kUnsupported);
+  const Error repository = open_checkpoint("deepseek-ai/DeepSeek-V4-Flash").error();
+  EXPECT_EQ(repository.code, Errc::kNotFound);
+  EXPECT_NE(repository.message.find("`nibble pull deepseek-ai/DeepSeek-V4-Flash`"),
+            std::string::npos);
   EXPECT_EQ(open_checkpoint("./models/none").error().code, Errc::kNotFound);
   EXPECT_EQ(open_checkpoint("/no/such/dir").error().code, Errc::kNotFound);
   EXPECT_EQ(open_checkpoint(NIBBLE_SOURCE_DIR "/CMakeLists.txt").error().code,

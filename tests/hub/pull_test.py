@@ -9,10 +9,16 @@ import pathlib
 import unittest
 
 from fake_hub import FakeHub, Faults, RepoFile
-from hub_testing import (BLOCK, DATA_LOSS, DENIED, EXHAUSTED, HubTest, INTERRUPTED, NOT_FOUND, UNAVAILABLE, USAGE,
-                         seeded_bytes, small_repo)
+from hub_testing import (BLOCK, DATA_LOSS, DENIED, EXHAUSTED, HubTest, INTERRUPTED, NIBBLE, NOT_FOUND, UNAVAILABLE,
+                         USAGE, seeded_bytes, small_repo)
 
 TOKEN = "hf_SecretSecretSecret"
+
+
+def tiny_model():
+    model = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v4"
+    return [RepoFile(path.name, path.read_bytes(), is_lfs=path.suffix == ".safetensors")
+            for path in sorted(model.iterdir())]
 
 
 class Layout(HubTest):
@@ -117,11 +123,26 @@ class Layout(HubTest):
             self.assertIn("config.json", outcome.stderr)
             self.assertEqual(len(hub.requests), count)
 
-    def test_the_plan_follows_when_it_is_wanted(self):
-        model = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v4"
-        files = [RepoFile(path.name, path.read_bytes(), is_lfs=path.suffix == ".safetensors")
-                 for path in sorted(model.iterdir())]
+    def test_snapshots_without_symbolic_links(self):
+        files = small_repo()
+        env = {"HF_HUB_DISABLE_SYMLINKS": "1"}
         with FakeHub(files) as hub:
+            snapshot = self.pull(hub, env=env).snapshot
+            for file in files:
+                path = snapshot / file.path
+                self.assertFalse(path.is_symlink(), path)
+                self.assertTrue(path.samefile(self.root / "blobs" / file.etag))
+            blob = self.root / "blobs" / files[3].etag
+            blob.write_bytes(b"x" * len(files[3].data))
+            offline = {**env, "HF_HUB_OFFLINE": "1"}
+            self.assertIn(files[3].path, self.pull(hub, "--verify", env=offline, expect=DATA_LOSS).stderr)
+            self.pull(hub, "--verify", env=env)
+            self.assertEqual((snapshot / files[3].path).read_bytes(), files[3].data)
+            self.pull(hub, "--verify", env=offline)
+            self.assert_no_leftovers()
+
+    def test_the_plan_follows_when_it_is_wanted(self):
+        with FakeHub(tiny_model()) as hub:
             lines = self.pull(hub, "--plan").stdout.splitlines()
             self.assertEqual(lines[0], str(self.root / "snapshots" / hub.commit))
             self.assertIn("mxfp4", "\n".join(lines[1:]))
@@ -478,6 +499,21 @@ class Verify(HubTest):
         record.write_text(text[:at] + "0" * 16 + text[at + 16:])
         self.pull(hub, "--verify")
         self.assert_complete(hub)
+
+    def test_programs_that_run_a_model_compare_samples_with_the_record(self):
+        with FakeHub(tiny_model()) as hub:
+            snapshot = self.pull(hub).snapshot
+            command = [NIBBLE, "logits", str(snapshot), "--ids", "0,5", "--output", str(self.home / "logits")]
+            subprocess.run(command, check=True, capture_output=True)
+            blob = (snapshot / "model-00002-of-00003.safetensors").resolve()
+            data = blob.read_bytes()
+            begin = 8 + int.from_bytes(data[:8], "little")
+            blob.write_bytes(data[:begin] + bytes(byte ^ 1 for byte in data[begin:]))
+            run = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(run.returncode, DATA_LOSS, run.stderr)
+            self.assertIn("changed since it was downloaded and verified", run.stderr)
+            self.pull(hub, "--verify")
+            subprocess.run(command, check=True, capture_output=True)
 
     def test_nothing_is_fetched_when_all_is_well(self):
         hub, _ = self.pulled()
