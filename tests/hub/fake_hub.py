@@ -181,6 +181,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def do_HEAD(self):  # other clients ask for the headers first
+        self.do_GET()
+
     def log_answer(self, status):
         self.state.record(self.headers.get("Host"), self.path, self.headers.get("Range"),
                           self.headers.get("Authorization"), status)
@@ -192,7 +195,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def answer_json(self, document, headers=()):
         self.answer(200, [("Content-Type", "application/json"), *headers], json.dumps(document).encode())
@@ -232,7 +236,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_header("Content-Length", str(claimed))
         self.end_headers()
-        self.send_body(bytes(body))
+        if self.command != "HEAD":
+            self.send_body(bytes(body))
 
     def send_body(self, body):
         faults = self.state.faults
