@@ -31,6 +31,8 @@ class MappedFile final {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Tells the kernel that reads are few and far apart, so that it fetches no neighbouring pages.
+  void expect_scattered_reads() const;
   // Lets the kernel drop the resident pages of this mapping; later reads fetch them again.
   void drop_resident() const;
 

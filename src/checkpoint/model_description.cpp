@@ -224,6 +224,7 @@ Result<LocalModel> describe_directory(const Path& dir) {
     if (!file.ok()) continue;  // finish() reports what the index names and nothing holds
     const std::span<const std::byte> bytes = file->bytes();
     builder.add_shard(shard, static_cast<int64_t>(bytes.size()), bytes);
+    file->expect_scattered_reads();  // of single scales
     model.files.push_back(std::move(file).value());
   }
   model.description = builder.finish();
