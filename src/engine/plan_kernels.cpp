@@ -219,7 +219,7 @@ class ModulePlanner final {
     Result<kernels::Route> route =
         kernels::route(problem, device_, {.only = plan_.options.only_kernel, .for_plan = true});
     if (!route.ok()) {
-      report_no_kernel(module, route.error().message);
+      report_no_kernel(module, route.error());
     } else {
       choice.kernel = route->kernel;
       choice.better = better_refusals(*route, device_);
@@ -240,18 +240,18 @@ class ModulePlanner final {
                     quant::carrier_name(module.scheme.carrier)));
   }
 
-  void report_no_kernel(const DetectedModule& module, const std::string& reasons) {
+  void report_no_kernel(const DetectedModule& module, const Error& fault) {
     const bool is_forced = !plan_.options.only_kernel.empty();
     const DeviceSheet& sheet = plan_.options.device;
     add(plan_,
         Severity::kError,
-        is_forced ? "Q-K4" : "Q-K1",
+        fault.reason,
         fmt::format("{} {} on {}{}: {}. Fix: {}.",
                     quant::scheme_name(module.scheme),
                     quant::role_name(module.role),
                     sheet.name,
                     sheet.sm > 0 ? fmt::format(" (sm_{})", sheet.sm) : "",
-                    reasons,
+                    fault.message,
                     is_forced ? "drop --kernel, as another kernel is not taken in its place"
                               : "use another device or convert the checkpoint"));
   }
@@ -455,7 +455,10 @@ void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
   Result<models::deepseek_v4::Ops> ops =
       models::deepseek_v4::route_ops(config, plan.options.device.info(), {.for_plan = true});
   if (!ops.ok()) {
-    return add(plan, Severity::kError, "Q-K1", ops.error().message + ". Fix: use another device.");
+    return add(plan,
+               Severity::kError,
+               ops.error().reason,
+               ops.error().message + ". Fix: use another device.");
   }
   for (const kernels::Route* route : {&ops->attention,
                                       &ops->indexer_score,

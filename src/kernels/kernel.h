@@ -123,10 +123,23 @@ struct Problem {
   int64_t k = 0;
 };
 
+// What a refusal is about.
+enum class Cause : uint8_t {
+  kProblem,       // another op, format or activation
+  kTarget,        // another device
+  kOption,        // what the caller restricts
+  kClamp,         // no swiglu_limit
+  kSize,          // m, n or k beyond a bound
+  kAlignment,     // n or k is no multiple of what the kernel's tiles need
+  kSharedMemory,  // a tile is larger than the device's shared memory
+  kNotBuilt,      // in another build, or only planned
+};
+
 // Why a kernel does not take a problem, with values: "k 96, needs a multiple of 128".
 struct Refusal {
   std::string_view kernel;
   std::string reason;
+  Cause cause = Cause::kProblem;
 };
 
 struct Route {
@@ -158,7 +171,9 @@ std::optional<Refusal> check(const KernelInfo& kernel,
                              const device::DeviceInfo& device,
                              bool for_plan = false);
 
-// The first row of the device's kind that accepts. kUnsupported lists every refusal.
+// The first row of the device's kind that accepts. kUnsupported lists every refusal; its
+// Error::reason is the code of docs/plan.md: Q-K4 under RouteOptions::only; Q-K2, Q-K5, Q-K6 or
+// Q-P4 where all rows for this device and format refuse for that cause; else Q-K1.
 Result<Route> route(const Problem& problem,
                     const device::DeviceInfo& device,
                     const RouteOptions& options = {});

@@ -1,5 +1,6 @@
 // Choosing a kernel: the first record that accepts a problem, and why each record before it did
 // not.
+#include <optional>
 #include <string>
 
 #include "kernels/kernel.h"
@@ -44,7 +45,7 @@ std::string check_multiple(std::string_view name, int64_t value, int64_t multipl
          std::to_string(multiple);
 }
 
-std::string check_limits(const Limits& limits, const Problem& problem) {
+std::string check_bounds(const Limits& limits, const Problem& problem) {
   if (limits.m_max != 0 && (problem.m_max == 0 || problem.m_max > limits.m_max)) {
     return "m " + (problem.m_max == 0 ? "unbounded" : std::to_string(problem.m_max)) +
            ", at most " + std::to_string(limits.m_max);
@@ -55,6 +56,10 @@ std::string check_limits(const Limits& limits, const Problem& problem) {
   if (limits.k_max != 0 && problem.k > limits.k_max) {
     return "k " + std::to_string(problem.k) + ", at most " + std::to_string(limits.k_max);
   }
+  return "";
+}
+
+std::string check_alignment(const Limits& limits, const Problem& problem) {
   if (auto reason = check_multiple("n", problem.n, limits.n_multiple); !reason.empty())
     return reason;
   return check_multiple("k", problem.k, limits.k_multiple);
@@ -66,31 +71,60 @@ std::string check_shared_memory(const Limits& limits, const device::DeviceInfo& 
          " KiB of shared memory, device has " + std::to_string(device.shared_bytes >> 10) + " KiB";
 }
 
-std::string refusal_reason(const KernelInfo& kernel,
-                           const Problem& problem,
-                           const device::DeviceInfo& device,
-                           bool for_plan) {
+struct Reason {
+  Cause cause = Cause::kProblem;
+  std::string text;  // empty: the kernel takes it
+};
+
+Reason check_numerics(const KernelInfo& kernel, const Problem& problem) {
   if (kernel.op != problem.op) {
-    return "op " + std::string(op_name(problem.op)) + ", computes " +
-           std::string(op_name(kernel.op));
+    return {
+        Cause::kProblem,
+        "op " + std::string(op_name(problem.op)) + ", computes " + std::string(op_name(kernel.op))};
   }
   if (kernel.has_weight != problem.has_weight ||
       (kernel.has_weight && kernel.weight != problem.weight)) {
-    return "weight " + describe_weight(problem.has_weight, problem.weight) + ", takes " +
-           describe_weight(kernel.has_weight, kernel.weight);
+    return {Cause::kProblem,
+            "weight " + describe_weight(problem.has_weight, problem.weight) + ", takes " +
+                describe_weight(kernel.has_weight, kernel.weight)};
   }
-  if (auto reason = check_target(kernel.target, device); !reason.empty()) return reason;
-  if (kernel.activation > problem.activation) {
-    return "activation " + std::string(activation_name(problem.activation)) +
-           " asked for, multiplies in " + std::string(activation_name(kernel.activation));
+  return {};
+}
+
+Reason check_activation(const KernelInfo& kernel, const Problem& problem) {
+  if (kernel.activation <= problem.activation) return {};
+  return {Cause::kProblem,
+          "activation " + std::string(activation_name(problem.activation)) +
+              " asked for, multiplies in " + std::string(activation_name(kernel.activation))};
+}
+
+Reason refusal_reason(const KernelInfo& kernel,
+                      const Problem& problem,
+                      const device::DeviceInfo& device,
+                      bool for_plan) {
+  if (Reason reason = check_numerics(kernel, problem); !reason.text.empty()) return reason;
+  if (std::string text = check_target(kernel.target, device); !text.empty()) {
+    return {Cause::kTarget, std::move(text)};
   }
-  if (problem.needs_clamp && !kernel.has_clamp) return "has no SwiGLU clamp (swiglu_limit)";
-  if (auto reason = check_limits(kernel.limits, problem); !reason.empty()) return reason;
-  if (auto reason = check_shared_memory(kernel.limits, device); !reason.empty()) return reason;
-  if (for_plan) return "";
-  if (kernel.status == Status::kPlanned) return "planned, not written yet";
-  if (std::holds_alternative<std::monostate>(kernel.launch)) return "not in this build";
-  return "";
+  if (Reason reason = check_activation(kernel, problem); !reason.text.empty()) return reason;
+  if (problem.needs_clamp && !kernel.has_clamp) {
+    return {Cause::kClamp, "has no SwiGLU clamp (swiglu_limit)"};
+  }
+  if (std::string text = check_bounds(kernel.limits, problem); !text.empty()) {
+    return {Cause::kSize, std::move(text)};
+  }
+  if (std::string text = check_alignment(kernel.limits, problem); !text.empty()) {
+    return {Cause::kAlignment, std::move(text)};
+  }
+  if (std::string text = check_shared_memory(kernel.limits, device); !text.empty()) {
+    return {Cause::kSharedMemory, std::move(text)};
+  }
+  if (for_plan) return {};
+  if (kernel.status == Status::kPlanned) return {Cause::kNotBuilt, "planned, not written yet"};
+  if (std::holds_alternative<std::monostate>(kernel.launch)) {
+    return {Cause::kNotBuilt, "not in this build"};
+  }
+  return {};
 }
 
 // Refusals that come from the caller's options, not from the problem.
@@ -102,6 +136,35 @@ std::string options_reason(const KernelInfo& kernel, const RouteOptions& options
     return "restricted to names with \"" + std::string(options.only) + "\"";
   }
   return "";
+}
+
+bool is_telling(Cause cause) {
+  return cause == Cause::kClamp || cause == Cause::kAlignment || cause == Cause::kSharedMemory ||
+         cause == Cause::kNotBuilt;
+}
+
+// The code of "no kernel": the one telling cause that rows for this device share, if there is one.
+std::string_view code_of(const std::vector<Refusal>& refused, const RouteOptions& options) {
+  if (!options.only.empty()) return "Q-K4";
+  std::optional<Cause> shared;
+  for (const Refusal& refusal : refused) {
+    if (!is_telling(refusal.cause)) continue;
+    if (shared && *shared != refusal.cause) return "Q-K1";
+    shared = refusal.cause;
+  }
+  if (!shared) return "Q-K1";
+  switch (*shared) {
+    case Cause::kClamp:
+      return "Q-K5";
+    case Cause::kAlignment:
+      return "Q-P4";
+    case Cause::kSharedMemory:
+      return "Q-K6";
+    case Cause::kNotBuilt:
+      return "Q-K2";
+    default:
+      return "Q-K1";
+  }
 }
 
 bool is_candidate(const KernelInfo& kernel,
@@ -118,9 +181,9 @@ std::optional<Refusal> check(const KernelInfo& kernel,
                              const Problem& problem,
                              const device::DeviceInfo& device,
                              bool for_plan) {
-  std::string reason = refusal_reason(kernel, problem, device, for_plan);
-  if (reason.empty()) return std::nullopt;
-  return Refusal{.kernel = kernel.name, .reason = std::move(reason)};
+  Reason reason = refusal_reason(kernel, problem, device, for_plan);
+  if (reason.text.empty()) return std::nullopt;
+  return Refusal{.kernel = kernel.name, .reason = std::move(reason.text), .cause = reason.cause};
 }
 
 Result<Route> route(const Problem& problem,
@@ -129,19 +192,22 @@ Result<Route> route(const Problem& problem,
   Route route;
   for (const KernelInfo* kernel : all_kernels()) {
     if (!is_candidate(*kernel, problem, device)) continue;
-    std::string reason = options_reason(*kernel, options);
-    if (reason.empty()) reason = refusal_reason(*kernel, problem, device, options.for_plan);
-    if (reason.empty()) {
+    Reason reason = {Cause::kOption, options_reason(*kernel, options)};
+    if (reason.text.empty()) reason = refusal_reason(*kernel, problem, device, options.for_plan);
+    if (reason.text.empty()) {
       route.kernel = kernel;
       return route;
     }
-    route.refused.push_back({.kernel = kernel->name, .reason = std::move(reason)});
+    route.refused.push_back(
+        {.kernel = kernel->name, .reason = std::move(reason.text), .cause = reason.cause});
   }
   std::string message = "no kernel for " + describe(problem) + " on " + device.name;
   for (const Refusal& refusal : route.refused) {
     message += "; " + std::string(refusal.kernel) + ": " + refusal.reason;
   }
-  return unsupported(std::move(message));
+  Error error = unsupported(std::move(message));
+  error.reason = code_of(route.refused, options);
+  return error;
 }
 
 }  // namespace nibble::kernels

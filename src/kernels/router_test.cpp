@@ -213,6 +213,59 @@ TEST(Check, RefusesKernelsWithoutClampB26) {
   EXPECT_EQ(check(kernel, problem, kWideCpu)->reason, "has no SwiGLU clamp (swiglu_limit)");
 }
 
+// Error::reason names the one cause that all rows for the device share.
+TEST(Route, FailsWithTheCodeOfItsCause) {
+  const auto code = [](const Problem& problem, const device::DeviceInfo& device) {
+    const Result<Route> found = route(problem, device, {.for_plan = true});
+    return found.ok() ? "" : found.error().reason;
+  };
+  Problem experts = {.op = Op::kGroupedMatMul,
+                     .has_weight = true,
+                     .weight = quant::Format::kMxfp4,
+                     .activation = Activation::kFp8,
+                     .n = 4096,
+                     .k = 4096};
+  EXPECT_EQ(code(experts, gpu(90)), "");
+  EXPECT_EQ(code(experts, gpu(75)), "Q-K1");
+  EXPECT_EQ(code(experts, gpu(130)), "Q-K1");
+  const Result<Route> built = route(experts, gpu(90));
+  ASSERT_FALSE(built.ok());
+  EXPECT_EQ(built.error().reason, "Q-K2");
+  const Result<Route> named = route(experts, gpu(90), {.only = "marlin", .for_plan = true});
+  ASSERT_FALSE(named.ok());
+  EXPECT_EQ(named.error().reason, "Q-K4");
+}
+
+TEST(Route, CodesOfSharedMemoryAlignmentAndClamp) {
+  // Rows whose tiles are large, one by one: no other row takes the problem.
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (!kernel->has_weight || kernel->limits.shared_bytes == 0) continue;
+    device::DeviceInfo small = gpu(kernel->target.sm_min);
+    small.shared_bytes = 1 << 10;
+    const Problem problem = {.op = kernel->op,
+                             .has_weight = kernel->has_weight,
+                             .weight = kernel->weight,
+                             .activation = kernel->activation,
+                             .m_max = 1,
+                             .n = 4096,
+                             .k = 4096};
+    const std::optional<Refusal> refusal = check(*kernel, problem, small, true);
+    ASSERT_TRUE(refusal) << kernel->name;
+    EXPECT_EQ(refusal->cause, Cause::kSharedMemory) << kernel->name;
+  }
+  const auto cause = [](KernelInfo kernel, const Problem& problem) {
+    return check(kernel, problem, kWideCpu)->cause;
+  };
+  KernelInfo kernel = kSpecialised;
+  kernel.limits.n_multiple = 7;
+  EXPECT_EQ(cause(kernel, kProblem), Cause::kAlignment);
+  kernel = kSpecialised;
+  kernel.has_clamp = false;
+  Problem clamped = kProblem;
+  clamped.needs_clamp = true;
+  EXPECT_EQ(cause(kernel, clamped), Cause::kClamp);
+}
+
 // B39: an n that tiles do not divide goes to a kernel that takes it.
 TEST(PlannedRoute, OddSizesGetAnotherKernelB39) {
   const Problem problem = {.op = Op::kMatMul,
