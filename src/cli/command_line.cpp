@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/bench_flags.h"
 #include "cli/exit_codes.h"
 #include "cli/version.h"
 
@@ -627,6 +628,7 @@ struct AllFlags {
   SynthFlags synth;
   PlanFlags plan;
   KernelsFlags kernels;
+  BenchFlags bench;
   DemoFlags demo;
 };
 
@@ -642,6 +644,7 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("synth")) return flags.synth;
   if (app.got_subcommand("plan")) return flags.plan;
   if (app.got_subcommand("kernels")) return flags.kernels;
+  if (app.got_subcommand("bench")) return flags.bench.serve;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
 }
@@ -692,6 +695,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_synth(app, flags.synth);
   add_plan(app, flags.plan);
   add_kernels(app, flags.kernels);
+  add_bench(app, flags.bench);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());

@@ -21,6 +21,7 @@ Result<void> run_synth(const SynthFlags& flags);
 // Prints the plan; kUnsupported with its first error when it has any.
 Result<void> run_plan(const PlanFlags& flags);
 Result<void> run_kernels(const KernelsFlags& flags);
+Result<void> run_bench_serve(const BenchServeFlags& flags);
 Result<void> run_demo(const DemoFlags& flags);
 
 }  // namespace nibble::cli

@@ -89,4 +89,21 @@ void ProgressBar::update(int64_t done_bytes, int64_t total_bytes) {
   std::fflush(stderr);
 }
 
+CountDisplay::CountDisplay(std::string_view label)
+    : label_(label), is_shown_(errors_are_terminal()) {}
+
+CountDisplay::~CountDisplay() { clear(); }
+
+void CountDisplay::update(int64_t done, int64_t total) {
+  if (!is_shown_) return;
+  fmt::print(stderr, "\r\x1b[K{} {} of {}", label_, done, total);
+  std::fflush(stderr);
+  is_drawn_ = true;
+}
+
+void CountDisplay::clear() {
+  if (is_drawn_) fmt::print(stderr, "\r\x1b[K");
+  is_drawn_ = false;
+}
+
 }  // namespace nibble::cli

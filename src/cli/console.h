@@ -42,4 +42,21 @@ class ProgressBar final {
   int32_t percent_ = -1;
 };
 
+// "LABEL 12 of 100" on standard error while something runs; nothing unless it is a terminal.
+class CountDisplay final {
+ public:
+  explicit CountDisplay(std::string_view label);
+  ~CountDisplay();  // removes it
+  CountDisplay(const CountDisplay&) = delete;
+  CountDisplay& operator=(const CountDisplay&) = delete;
+
+  void update(int64_t done, int64_t total);
+  void clear();
+
+ private:
+  const std::string label_;
+  const bool is_shown_;
+  bool is_drawn_ = false;
+};
+
 }  // namespace nibble::cli

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/bench_flags.h"
 #include "device/device.h"
 #include "engine/plan.h"
 #include "models/model.h"
@@ -187,6 +188,7 @@ using Command = std::variant<GenerateFlags,
                              DemoFlags,
                              ConvertFlags,
                              SynthFlags,
+                             BenchServeFlags,
                              VersionFlags>;
 
 struct CommandLine {
