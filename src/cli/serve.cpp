@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "cli/commands.h"
@@ -33,42 +35,49 @@ std::vector<server::KernelSelection> kernel_selections(
   return selections;
 }
 
-server::ServerConfig server_config(const ServeFlags& flags, const Session& session) {
-  SamplingFlags sampling;
-  sampling.temperature = flags.temperature;
-  sampling.top_p = flags.top_p;
-  const engine::SamplingParams defaults = sampling_params(sampling, session.defaults.generation);
+server::ServerConfig server_config(const ServeFlags& flags) {
   server::ServerConfig config;
   config.http.host = flags.host;
   config.http.port = flags.port;
   config.http.max_connections = flags.max_connections;
-  config.served_names = flags.served_model_names;
-  if (config.served_names.empty()) config.served_names = {model_name(flags.model.model)};
   config.api_key_file = flags.api_key_file;
   config.allowed_hosts = flags.allowed_hosts;
   config.version = version_number();
-  config.kernels = kernel_selections(session.routed_modules);
-  config.default_sampling = defaults;
-  if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
   config.shutdown_timeout = std::chrono::seconds(flags.shutdown_seconds);
+  return config;
+}
+
+server::ModelConfig model_config(const ServeFlags& flags, const Session& session) {
+  SamplingFlags sampling;
+  sampling.temperature = flags.temperature;
+  sampling.top_p = flags.top_p;
+  server::ModelConfig config;
+  config.served_names = flags.served_model_names;
+  if (config.served_names.empty()) config.served_names = {model_name(flags.model.model)};
+  config.kernels = kernel_selections(session.routed_modules);
+  config.default_sampling = sampling_params(sampling, session.defaults.generation);
+  if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
   return config;
 }
 
 }  // namespace
 
 Result<void> run_serve(const ServeFlags& flags) {
-  // Before the model loads, which may take minutes.
-  TRY(server::check_access(flags.host, flags.api_key_file));
-  TRY_ASSIGN(Session session,
+  std::optional<Session> session;  // outlives the server
+  TRY_ASSIGN(const std::unique_ptr<server::Server> server,
+             server::Server::listen(server_config(flags)));
+  server->start();
+  print_note(fmt::format("loading; {}:{} is not ready until then", flags.host, server->port()));
+  TRY_ASSIGN(session,
              open_session(flags.model,
                           {.max_queued_requests = flags.max_queued_requests,
                            .max_running_requests = flags.max_running_requests,
                            .prefill_chunk_tokens = flags.prefill_chunk_tokens}));
-  print_note(kernel_line(session.routed_modules));
-  return server::run_server(
-      server_config(flags, session), *session.engine, *session.tokenizer, [&flags](uint16_t port) {
-        print_note(fmt::format("listening on {}:{}", flags.host, port));
-      });
+  print_note(kernel_line(session->routed_modules));
+  server->attach(model_config(flags, *session), *session->engine, *session->tokenizer);
+  print_note(fmt::format("listening on {}:{}", flags.host, server->port()));
+  server->run();
+  return {};
 }
 
 }  // namespace nibble::cli

@@ -135,7 +135,8 @@ TEST(AccessPolicy, TellsKeysApartByIdsThatOutliveOtherKeys) {
 
 TEST(AccessPolicy, SendsNoCorsHeaders) {
   const AccessPolicy policy({.keys = two_keys()});
-  const auto refusal = policy.refusal(request_with({{"Host", "a"}, {"Origin", "http://b"}}), Access::kUser);
+  const auto refusal =
+      policy.refusal(request_with({{"Host", "a"}, {"Origin", "http://b"}}), Access::kUser);
   ASSERT_TRUE(refusal.has_value());
   for (const Header& field : refusal->headers) {
     EXPECT_FALSE(field.name.starts_with("access-control")) << field.name;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -208,16 +209,20 @@ void Api::handle(HttpRequest request, Exchange exchange) {
 
 HttpResponse Api::fault_response(int status, std::string_view text) {
   metrics_.on_rejected(fmt::format("http_{}", status));
-  return error_response(status,
-                        api_error(Errc::kInvalidArgument,
-                                  std::string(text),
-                                  status == 413 ? "request_too_large" : "http_error"));
+  const char* code = status == 413   ? "request_too_large"
+                     : status == 429 ? "too_many_bodies"
+                                     : "http_error";
+  HttpResponse response =
+      error_response(status, api_error(Errc::kInvalidArgument, std::string(text), code));
+  if (status == 429) response.headers.push_back({"retry-after", "1"});
+  return response;
 }
 
 void Api::on_response(const HttpRequest* request, int status, Duration elapsed) {
   const Route* route = request == nullptr ? nullptr : find_route(request->path);
   metrics_.on_response(route == nullptr ? "other" : route->path, status);
   if (request == nullptr) return;
+  live_.remove_ended(request->id);
   const bool is_generation = route != nullptr && route->plan != nullptr;
   if (is_generation && status == 200) {
     constexpr double kWeight = 0.1;
@@ -302,12 +307,46 @@ void Api::run_parser() {
 
 // Parser thread; what it finds goes back to the I/O thread.
 void Api::parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner) {
-  auto plan = std::make_shared<Result<GenerationPlan>>((this->*planner)(request));
+  auto plan = std::make_shared<Result<GenerationPlan>>(make_plan(request, planner));
   const TimePoint received_at = request.received_at;
-  generation_context_->io->post([this, plan, exchange, received_at] {
+  const KeyId owner = request.owner;
+  generation_context_->io->post([this, plan, exchange, received_at, owner] {
     if (!plan->ok()) return refuse(exchange, plan->error());
-    Generation::start(*generation_context_, std::move(*plan).value(), exchange, received_at);
+    const auto generation =
+        Generation::start(*generation_context_, std::move(*plan).value(), exchange, received_at);
+    if (!generation->is_over()) live_.add(exchange.request_id(), owner, generation);
   });
+}
+
+Result<GenerationPlan> Api::make_plan(const HttpRequest& request, Planner planner) {
+  TRY_ASSIGN(const std::optional<TimePoint> deadline, deadline_of(request));
+  TRY_ASSIGN(GenerationPlan plan, (this->*planner)(request));
+  plan.deadline = deadline;
+  return plan;
+}
+
+// The client's x-request-timeout-ms within the operator's limit.
+Result<std::optional<TimePoint>> Api::deadline_of(const HttpRequest& request) const {
+  constexpr std::string_view kField = "x-request-timeout-ms";
+  constexpr int64_t kMaxMilliseconds = 86'400'000;
+  std::optional<Duration> timeout;
+  if (options_.request_timeout > Duration::zero()) timeout = options_.request_timeout;
+  if (const std::string* text = request.header(kField)) {
+    int64_t milliseconds = 0;
+    const auto [end, fault] =
+        std::from_chars(text->data(), text->data() + text->size(), milliseconds);
+    const bool is_number = fault == std::errc() && end == text->data() + text->size();
+    if (!is_number || milliseconds < 1 || milliseconds > kMaxMilliseconds) {
+      Error error = invalid_argument(
+          fmt::format("{}: expected milliseconds from 1 to {}", kField, kMaxMilliseconds));
+      error.param = std::string(kField);
+      return error;
+    }
+    const Duration asked = std::chrono::milliseconds(milliseconds);
+    timeout = timeout ? std::min(*timeout, asked) : asked;
+  }
+  if (!timeout) return std::optional<TimePoint>();
+  return std::optional<TimePoint>(request.received_at + *timeout);
 }
 
 void Api::work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work) {

@@ -18,6 +18,7 @@
 #include "server/generation.h"
 #include "server/generation_fields.h"
 #include "server/http_server.h"
+#include "server/live_requests.h"
 #include "server/metrics.h"
 #include "text/tokenizer.h"
 
@@ -30,6 +31,7 @@ class Api final {
     std::string version;
     AccessPolicy access;
     Duration heartbeat_interval = std::chrono::seconds(15);
+    Duration request_timeout = Duration::zero();  // of completions, in all; 0: none
     int32_t num_parser_threads = 1;
     size_t max_unparsed_requests = 512;
     std::vector<KernelSelection> kernels;
@@ -67,6 +69,8 @@ class Api final {
 
   using Planner = Result<GenerationPlan> (Api::*)(const HttpRequest&);
   void parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner);
+  Result<GenerationPlan> make_plan(const HttpRequest& request, Planner planner);
+  Result<std::optional<TimePoint>> deadline_of(const HttpRequest& request) const;
   void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
   Result<GenerationPlan> plan_chat(const HttpRequest& request);
   Result<GenerationPlan> plan_completion(const HttpRequest& request);
@@ -87,6 +91,7 @@ class Api final {
 
   HttpServer* server_ = nullptr;
   std::optional<GenerationContext> generation_context_;
+  LiveRequests live_;  // I/O thread
 
   BoundedQueue<std::function<void()>> unparsed_;
   std::vector<std::thread> parser_threads_;

@@ -59,6 +59,13 @@ int http_status(Errc code) {
   return 500;
 }
 
+// Clients do not try again after 499, which nginx uses for those that gave up.
+int http_status(const Error& error) {
+  if (error.reason == "deadline_exceeded") return 504;
+  if (error.reason == "aborted") return 499;
+  return http_status(error.code);
+}
+
 json::Object error_body(int status, const Error& error) {
   const std::string_view code = error.reason.empty() ? default_code(error.code) : error.reason;
   json::Object fields = json::make_object({{"message", error.message},
@@ -73,7 +80,7 @@ HttpResponse error_response(int status, const Error& error) {
 }
 
 HttpResponse error_response(const Error& error) {
-  return error_response(http_status(error.code), error);
+  return error_response(http_status(error), error);
 }
 
 HttpResponse error_response(const Error& error, int32_t retry_after_seconds) {

@@ -13,6 +13,8 @@ namespace nibble::server {
 
 // The one place that maps error classes to HTTP statuses.
 int http_status(Errc code);
+// With the reasons that have a status of their own: a deadline, an abort.
+int http_status(const Error& error);
 
 // The `error` object in its envelope. An empty param or code becomes null.
 json::Object error_body(int status, const Error& error);

@@ -87,19 +87,26 @@ class Generation::Mailbox final : public std::enable_shared_from_this<Mailbox> {
   std::vector<Item> items_;
 };
 
-void Generation::start(GenerationContext& context,
-                       GenerationPlan plan,
-                       Exchange exchange,
-                       TimePoint received_at) {
+std::shared_ptr<Generation> Generation::start(GenerationContext& context,
+                                              GenerationPlan plan,
+                                              Exchange exchange,
+                                              TimePoint received_at) {
   const auto self =
       std::make_shared<Generation>(context, std::move(plan), std::move(exchange), received_at);
   self->exchange_.on_gone([self](Gone why) { self->abandon(why); });
-  if (self->is_over_) return;
-  const Result<void> submitted = self->submit_all();
-  if (!submitted.ok()) return self->fail(submitted.error());
-  if (!self->plan_.stream) return;
-  self->exchange_.start_stream(stream_head(std::move(self->plan_.headers)), context.heartbeat);
-  self->exchange_.write(self->visit_reply([](const auto& reply) { return reply.begin_events(); }));
+  if (!self->is_over_) self->begin();
+  return self;
+}
+
+void Generation::begin() {
+  const Result<void> submitted = submit_all();
+  if (!submitted.ok()) return fail(submitted.error());
+  if (plan_.deadline) {
+    exchange_.at_deadline(*plan_.deadline, [self = shared_from_this()] { self->expire(); });
+  }
+  if (!plan_.stream) return;
+  exchange_.start_stream(stream_head(std::move(plan_.headers)), context_.heartbeat);
+  exchange_.write(visit_reply([](const auto& reply) { return reply.begin_events(); }));
 }
 
 Generation::Generation(GenerationContext& context,
@@ -172,7 +179,7 @@ void Generation::finish() {
 void Generation::fail(const Error& error) {
   is_over_ = true;
   cancel_all();
-  const int status = http_status(error.code);
+  const int status = http_status(error);
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
   const bool has_begun = plan_.stream && ids_.size() == plan_.sequences.size();
   if (has_begun) {
@@ -190,6 +197,18 @@ void Generation::abandon(Gone why) {
   is_over_ = true;
   context_.metrics.on_aborted(cause_name(why));
   cancel_all();
+}
+
+void Generation::abort() {
+  if (is_over_) return;
+  context_.metrics.on_aborted("abort");
+  fail({Errc::kCancelled, "the request was aborted", "aborted", {}});
+}
+
+void Generation::expire() {
+  if (is_over_) return;
+  context_.metrics.on_aborted("deadline");
+  fail({Errc::kCancelled, "the request took longer than it may", "deadline_exceeded", {}});
 }
 
 void Generation::cancel_all() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -25,6 +26,7 @@ struct GenerationPlan {
   std::string prompt_param;  // the field that is at fault when the context is too small
   bool stream = false;
   std::vector<Header> headers;  // of the response
+  std::optional<TimePoint> deadline;
 };
 
 // Longer-lived than every generation.
@@ -41,25 +43,31 @@ class Generation final : public std::enable_shared_from_this<Generation> {
  public:
   // Submits the sequences, all or none, and answers the exchange in time. It lives as long as the
   // exchange is open; a client that leaves takes its sequences along.
-  static void start(GenerationContext& context,
-                    GenerationPlan plan,
-                    Exchange exchange,
-                    TimePoint received_at);
+  static std::shared_ptr<Generation> start(GenerationContext& context,
+                                           GenerationPlan plan,
+                                           Exchange exchange,
+                                           TimePoint received_at);
 
   Generation(GenerationContext& context,
              GenerationPlan plan,
              Exchange exchange,
              TimePoint received_at);
 
+  bool is_over() const { return is_over_; }
+  // Ends it with an error that says so, on behalf of its client or an administrator.
+  void abort();
+
  private:
   class Mailbox;
 
+  void begin();
   Result<void> submit_all();
   void deliver(int32_t sequence, engine::Output&& output);
   void observe(int32_t sequence, const engine::Output& output);
   void finish();
   void fail(const Error& error);
   void abandon(Gone why);
+  void expire();
   void cancel_all();
   template <class Visitor>
   decltype(auto) visit_reply(Visitor&& visitor) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "server/body_budget.h"
 #include "server/key_id.h"
 
 namespace nibble::server {
@@ -31,6 +33,7 @@ struct HttpRequest {
   std::string id;  // the caller's x-request-id when it is a sane token, else made here
   TimePoint received_at;
   Listener listener = Listener::kMain;
+  std::shared_ptr<BodyBudget::Share> body_share;  // of `body`; copies of a request keep it, too
   KeyId owner = {};  // of the key it came with; set once the key was accepted
 
   // Value of the first field of that name (any case), or nullptr.

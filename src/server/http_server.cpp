@@ -37,14 +37,24 @@ constexpr int kStatusClientGone = 499;
 
 class Connection;
 
-// What connections need from their server. Owner: I/O thread, except for the busy count.
+// What connections need from their server. Owner: I/O thread, except for limits and the busy count.
 class ConnectionContext final {
  public:
   ConnectionContext(const HttpConfig& config, HttpHandlers handlers)
-      : config_(config), handlers_(std::move(handlers)) {}
+      : config_(config),
+        handlers_(std::move(handlers)),
+        body_bytes_max_(config.limits.body_bytes),
+        body_budget_(std::make_shared<BodyBudget>(config.max_buffered_body_bytes)) {}
 
   const HttpConfig& config() const { return config_; }
   const HttpHandlers& handlers() const { return handlers_; }
+  HttpLimits limits() const {
+    HttpLimits limits = config_.limits;
+    limits.body_bytes = body_bytes_max_.load(std::memory_order_relaxed);
+    return limits;
+  }
+  void set_body_limit(uint64_t bytes) { body_bytes_max_.store(bytes, std::memory_order_relaxed); }
+  const std::shared_ptr<BodyBudget>& body_budget() const { return body_budget_; }
 
   void add(std::shared_ptr<Connection> connection);
   void remove(Connection* connection);
@@ -64,6 +74,9 @@ class ConnectionContext final {
  private:
   const HttpConfig config_;
   const HttpHandlers handlers_;
+  std::atomic<uint64_t> body_bytes_max_;
+  // Shared with requests, which may outlive the server in a parser's queue.
+  const std::shared_ptr<BodyBudget> body_budget_;
   std::unordered_map<Connection*, std::shared_ptr<Connection>>
       connections_;  // at most max_connections
   std::atomic<int32_t> num_connections_ = 0;
@@ -90,11 +103,13 @@ namespace {
 // One client. Requests are answered strictly one after the other, in order.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, ConnectionContext& context)
+  Connection(tcp::socket socket, Listener listener, ConnectionContext& context)
       : socket_(std::move(socket)),
+        listener_(listener),
         timer_(socket_.get_executor()),
+        deadline_timer_(socket_.get_executor()),
         context_(context),
-        parser_(context.config().limits) {}
+        parser_(context.limits()) {}
 
   void start() {
     error_code ignored;
@@ -110,6 +125,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     if (is_peer_done_) close(Gone::kDisconnect);
   }
 
+  void watch_deadline(TimePoint deadline, std::function<void()> callback) {
+    deadline_timer_.expires_at(deadline);
+    deadline_timer_.async_wait(
+        [of = exchange_, callback = std::move(callback)](error_code cancelled) {
+          if (!cancelled && of->connection != nullptr) callback();
+        });
+  }
+
   void close(Gone why) {
     if (phase_ == Phase::kClosed) return;
     phase_ = Phase::kClosed;
@@ -118,8 +141,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     // The handler first: who sees the connection end may rely on the work having been called off.
     if (exchange_ != nullptr) {
       const auto callback = std::move(exchange_->on_gone);
-      end_exchange(kStatusClientGone);
+      exchange_->connection = nullptr;  // nothing more can be written
       if (callback) callback(why);
+      end_exchange(kStatusClientGone);
     }
     error_code ignored;
     socket_.close(ignored);
@@ -213,11 +237,13 @@ class Connection final : public std::enable_shared_from_this<Connection> {
       input_.erase(0, progress.num_used);
       switch (progress.state) {
         case HttpParser::State::kNeedMore:
+          if (!hold_body()) return refuse_body();
           return on_need_more();
         case HttpParser::State::kHead:
           on_head();
           break;
         case HttpParser::State::kDone:
+          if (!hold_body()) return refuse_body();
           return dispatch();
         case HttpParser::State::kFault:
           return respond_fault(parser_.fault_status(), parser_.fault_text());
@@ -228,8 +254,23 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     }
   }
 
+  // Counts what has arrived of a body against what the whole server may hold.
+  bool hold_body() {
+    const uint64_t num_bytes = parser_.request().body.size();
+    if (num_bytes == 0) return true;
+    if (body_share_ == nullptr) {
+      body_share_ = std::make_shared<BodyBudget::Share>(context_.body_budget());
+    }
+    return body_share_->grow_to(num_bytes);
+  }
+
+  void refuse_body() {
+    body_share_.reset();
+    respond_fault(429, "the server holds too many request bodies; try again later");
+  }
+
   void on_need_more() {
-    if (input_.size() > config().limits.header_bytes + kReadChunk) {
+    if (input_.size() > context_.limits().header_bytes + kReadChunk) {
       return respond_fault(400, "malformed HTTP request");
     }
     if (receiving_ != Receiving::kFirstBytes) return;
@@ -239,6 +280,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void on_head() {
     head_ = parser_.request();
+    head_.listener = listener_;
     keep_alive_ = head_.keep_alive;
     const std::string* id = head_.header("x-request-id");
     head_.id = id != nullptr && is_request_id(*id) ? *id : make_id("req-");
@@ -267,6 +309,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     HttpRequest request = parser_.take_request();
     request.id = head_.id;
     request.received_at = head_.received_at;
+    request.listener = listener_;
+    request.body_share = std::move(body_share_);
     begin_exchange();
     context_.handlers().handle(std::move(request), Exchange(exchange_));
   }
@@ -322,6 +366,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   }
 
   void end_exchange(int status) {
+    deadline_timer_.cancel();
     exchange_->connection = nullptr;
     exchange_->on_gone = nullptr;
     exchange_.reset();
@@ -372,7 +417,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     if (must_linger_ && !is_peer_done_) return linger();
     if (!keep_alive_) return shut_down();
     head_ = {};
-    parser_ = HttpParser(config().limits);
+    parser_ = HttpParser(context_.limits());
     phase_ = Phase::kReceiving;
     receiving_ = Receiving::kFirstBytes;
     wait_within(config().idle_timeout, &Connection::on_receive_timeout);
@@ -423,7 +468,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   }
 
   tcp::socket socket_;
+  const Listener listener_;
   asio::steady_timer timer_;
+  asio::steady_timer deadline_timer_;  // of the exchange
   uint64_t timer_ticket_ = 0;
   ConnectionContext& context_;
   Phase phase_ = Phase::kReceiving;
@@ -436,7 +483,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool is_peer_done_ = false;
   size_t num_lingered_ = 0;
 
-  HttpRequest head_;  // of the current request, without its body
+  HttpRequest head_;                               // of the current request, without its body
+  std::shared_ptr<BodyBudget::Share> body_share_;  // of the body that is arriving
   std::shared_ptr<Exchange::Impl> exchange_;
   bool keep_alive_ = false;
   bool must_linger_ = false;
@@ -552,6 +600,9 @@ void Exchange::write(std::string_view bytes) {
 void Exchange::finish_stream() {
   if (is_open()) impl_->connection->finish_stream();
 }
+void Exchange::at_deadline(TimePoint deadline, std::function<void()> callback) {
+  if (is_open()) impl_->connection->watch_deadline(deadline, std::move(callback));
+}
 void Exchange::on_gone(std::function<void(Gone)> callback) {
   if (is_open()) impl_->connection->watch(std::move(callback));
 }
@@ -564,29 +615,31 @@ class HttpServer::Impl final {
       : context_(config, std::move(handlers)),
         io_context_(1),
         work_(asio::make_work_guard(io_context_)),
-        acceptor_(io_context_),
-        accept_timer_(io_context_),
+        main_(io_context_),
+        admin_(io_context_),
         signals_(io_context_),
         io_(std::make_shared<IoThread>(
             [this](std::function<void()> task) { asio::post(io_context_, std::move(task)); })) {}
   ~Impl() { stop(); }
 
   Result<void> listen() {
-    TRY_ASSIGN(const tcp::endpoint endpoint,
-               resolve(context_.config().host, context_.config().port));
-    TRY(open_acceptor(acceptor_, endpoint));
-    error_code code;
-    port_ = acceptor_.local_endpoint(code).port();
+    const HttpConfig& config = context_.config();
+    TRY(main_.open({config.host, config.port}));
+    if (!config.admin.host.empty()) TRY(admin_.open(config.admin));
     return {};
   }
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return main_.port; }
+  uint16_t admin_port() const { return admin_.port; }
+  void set_body_limit(uint64_t bytes) { context_.set_body_limit(bytes); }
+  uint64_t num_buffered_body_bytes() const { return context_.body_budget()->bytes_held(); }
   const std::shared_ptr<IoThread>& io() const { return io_; }
   int32_t num_connections() const { return context_.num_connections(); }
   bool wait_until_idle(Duration timeout) { return context_.wait_until_idle(timeout); }
 
   void start() {
-    accept();
+    accept(main_, Listener::kMain);
+    if (admin_.acceptor.is_open()) accept(admin_, Listener::kAdmin);
     thread_ = std::thread([this] { run(); });
   }
 
@@ -608,8 +661,8 @@ class HttpServer::Impl final {
     CHECK(thread_.get_id() != std::this_thread::get_id()) << "stop() on the I/O thread";
     asio::post(io_context_, [this] {
       error_code ignored;
-      acceptor_.close(ignored);
-      accept_timer_.cancel();
+      main_.close();
+      admin_.close();
       signals_.cancel(ignored);
       context_.close_all();
       work_.reset();
@@ -618,6 +671,27 @@ class HttpServer::Impl final {
   }
 
  private:
+  struct Acceptor {
+    explicit Acceptor(asio::io_context& io_context) : acceptor(io_context), timer(io_context) {}
+
+    Result<void> open(const BindAddress& address) {
+      TRY_ASSIGN(const tcp::endpoint endpoint, resolve(address.host, address.port));
+      TRY(open_acceptor(acceptor, endpoint));
+      error_code ignored;
+      port = acceptor.local_endpoint(ignored).port();
+      return {};
+    }
+    void close() {
+      error_code ignored;
+      acceptor.close(ignored);
+      timer.cancel();
+    }
+
+    tcp::acceptor acceptor;
+    asio::steady_timer timer;  // until the next attempt after a failed one
+    uint16_t port = 0;
+  };
+
   // Boost throws where it has no error code to give, and allocation may fail: the other connections
   // go on.
   void run() {
@@ -631,29 +705,32 @@ class HttpServer::Impl final {
     }
   }
 
-  void accept() {
-    acceptor_.async_accept([this](error_code code, tcp::socket socket) {
-      if (!acceptor_.is_open()) return;
-      if (code) return accept_later(code);
-      admit(std::move(socket));
-      accept();
+  void accept(Acceptor& from, Listener listener) {
+    from.acceptor.async_accept([this, &from, listener](error_code code, tcp::socket socket) {
+      if (!from.acceptor.is_open()) return;
+      if (code) return accept_later(from, listener, code);
+      admit(std::move(socket), listener);
+      accept(from, listener);
     });
   }
 
   // Out of file descriptors or memory: without a pause this would spin.
-  void accept_later(error_code code) {
+  void accept_later(Acceptor& from, Listener listener, error_code code) {
     log_warning("cannot accept connections: {}", code.message());
-    accept_timer_.expires_after(std::chrono::milliseconds(100));
-    accept_timer_.async_wait([this](error_code cancelled) {
-      if (!cancelled && acceptor_.is_open()) accept();
+    from.timer.expires_after(std::chrono::milliseconds(100));
+    from.timer.async_wait([this, &from, listener](error_code cancelled) {
+      if (!cancelled && from.acceptor.is_open()) accept(from, listener);
     });
   }
 
-  void admit(tcp::socket socket) {
-    if (context_.num_connections() >= context_.config().max_connections) {
+  // The admin port stays reachable when clients have taken all connections of the other one.
+  void admit(tcp::socket socket, Listener listener) {
+    constexpr int32_t kAdminReserve = 16;
+    const int32_t reserve = listener == Listener::kAdmin ? kAdminReserve : 0;
+    if (context_.num_connections() >= context_.config().max_connections + reserve) {
       return turn_away(std::move(socket));
     }
-    auto connection = std::make_shared<Connection>(std::move(socket), context_);
+    auto connection = std::make_shared<Connection>(std::move(socket), listener, context_);
     context_.add(connection);
     connection->start();
   }
@@ -661,12 +738,11 @@ class HttpServer::Impl final {
   ConnectionContext context_;
   asio::io_context io_context_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer accept_timer_;
+  Acceptor main_;
+  Acceptor admin_;  // not open without an admin port
   asio::signal_set signals_;
   std::shared_ptr<IoThread> io_;
   std::thread thread_;
-  uint16_t port_ = 0;
 };
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpConfig& config,
@@ -680,6 +756,8 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const { return impl_->port(); }
+uint16_t HttpServer::admin_port() const { return impl_->admin_port(); }
+void HttpServer::set_body_limit(uint64_t bytes) { impl_->set_body_limit(bytes); }
 const std::shared_ptr<IoThread>& HttpServer::io() const { return impl_->io(); }
 void HttpServer::start() { impl_->start(); }
 void HttpServer::on_signal(std::function<void(int)> callback) {
@@ -688,6 +766,7 @@ void HttpServer::on_signal(std::function<void(int)> callback) {
 bool HttpServer::wait_until_idle(Duration timeout) { return impl_->wait_until_idle(timeout); }
 void HttpServer::stop() { impl_->stop(); }
 int32_t HttpServer::num_connections() const { return impl_->num_connections(); }
+uint64_t HttpServer::num_buffered_body_bytes() const { return impl_->num_buffered_body_bytes(); }
 
 bool is_loopback_address(std::string_view host) {
   if (equals_ignoring_case(host, "localhost")) return true;

@@ -16,10 +16,17 @@
 
 namespace nibble::server {
 
-struct HttpConfig {
+struct BindAddress {
   std::string host = "127.0.0.1";  // an address, or "localhost"
-  uint16_t port = 8000;            // 0: any free one
+  uint16_t port = 0;               // 0: any free one
+};
+
+struct HttpConfig {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  BindAddress admin = {.host = ""};  // a second port, for Listener::kAdmin; no host: none
   HttpLimits limits = {};
+  uint64_t max_buffered_body_bytes = 256 << 20;  // of all bodies that are not yet parsed
   int32_t max_connections = 512;
   size_t max_unsent_bytes = 1 << 20;  // of a stream; a client that reads slower is cut off
 
@@ -79,6 +86,8 @@ class Exchange final {
   // once if the client has left already. Set it before costly work: only then does a half-closed
   // connection count as left.
   void on_gone(std::function<void(Gone)> callback);
+  // Calls back when the exchange is still open at `deadline`. One per exchange.
+  void at_deadline(TimePoint deadline, std::function<void()> callback);
 
  private:
   std::shared_ptr<Impl> impl_;  // shared with the connection, which may die first
@@ -103,6 +112,9 @@ class HttpServer final {
   ~HttpServer();  // stops
 
   uint16_t port() const;
+  uint16_t admin_port() const;  // 0: there is none
+  // From now on; before that, it is that of the configuration. Any thread.
+  void set_body_limit(uint64_t bytes);
   const std::shared_ptr<IoThread>& io() const;  // shared with sinks that may outlive the server
 
   void start();  // runs the I/O thread
@@ -115,6 +127,7 @@ class HttpServer final {
   void stop();
 
   int32_t num_connections() const;
+  uint64_t num_buffered_body_bytes() const;
 
  private:
   class Impl;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "server/access_policy.h"
 #include "server/api.h"
+#include "server/front_door.h"
 
 namespace nibble::server {
 namespace {
@@ -38,65 +39,64 @@ void raise_descriptor_limit(int32_t max_connections) {
   }
 }
 
-Result<ApiKeys> load_keys(const std::optional<Path>& api_key_file) {
-  return api_key_file ? ApiKeys::load(*api_key_file) : ApiKeys();
+Result<ApiKeys> load_keys(const std::optional<Path>& file) {
+  return file ? ApiKeys::load(*file) : ApiKeys();
 }
 
 Result<AccessPolicy> make_access_policy(const ServerConfig& config) {
   TRY_ASSIGN(ApiKeys keys, load_keys(config.api_key_file));
+  TRY_ASSIGN(ApiKeys admin_keys, load_keys(config.admin_key_file));
   TRY(check_bind_address(config.http.host, keys, "--api-key-file"));
-  return AccessPolicy({.keys = std::move(keys), .allowed_hosts = config.allowed_hosts});
+  const std::string& admin_host = config.http.admin.host;
+  if (!admin_host.empty()) {
+    TRY(check_bind_address(admin_host, admin_keys, "--admin-api-key-file"));
+  }
+  return AccessPolicy({.keys = std::move(keys),
+                       .admin_keys = std::move(admin_keys),
+                       .allowed_hosts = config.allowed_hosts});
 }
 
 }  // namespace
 
 class Server::Impl final {
  public:
-  Impl(const ServerConfig& config,
-       AccessPolicy access,
-       engine::Engine& engine,
-       const text::Tokenizer& tokenizer)
-      : config_(config),
-        engine_(engine),
-        api_({.model = {.names = config.served_names,
-                        .vocab_size = engine.model_info().vocab_size,
-                        .max_context = engine.max_context(),
-                        .default_sampling = config.default_sampling,
-                        .default_thinking = config.default_thinking,
-                        .generation = config.generation,
-                        .completion_bos_id = config.completion_bos_id},
-              .version = config.version,
-              .access = std::move(access),
-              .heartbeat_interval = config.ping_interval,
-              .max_unparsed_requests = static_cast<size_t>(config.http.max_connections),
-              .kernels = config.kernels},
-             engine,
-             tokenizer) {}
+  Impl(const ServerConfig& config, AccessPolicy access)
+      : config_(config), access_(std::move(access)), front_door_(access_) {}
 
   Result<void> listen() {
-    HttpConfig http = config_.http;
-    if (http.limits.body_bytes == 0) http.limits.body_bytes = body_limit(engine_.max_context());
-    raise_descriptor_limit(http.max_connections);
-    TRY_ASSIGN(http_, HttpServer::listen(http, api_.handlers()));
-    api_.attach(*http_);
+    raise_descriptor_limit(config_.http.max_connections);
+    TRY_ASSIGN(http_, HttpServer::listen(config_.http, front_door_.handlers()));
+    return {};
+  }
+
+  uint16_t port() const { return http_->port(); }
+  uint16_t admin_port() const { return http_->admin_port(); }
+  void start() { http_->start(); }
+
+  void attach(const ModelConfig& model, engine::Engine& engine, const text::Tokenizer& tokenizer) {
+    CHECK(api_ == nullptr) << "a server has one model";
+    CHECK(!model.served_names.empty()) << "a model needs a name";
+    engine_ = &engine;
+    api_ = std::make_unique<Api>(api_options(model), engine, tokenizer);
+    api_->attach(*http_);
+    if (config_.http.limits.body_bytes == 0) {
+      http_->set_body_limit(body_limit(engine.max_context()));
+    }
     if (config_.handles_signals) {
       http_->on_signal([this](int signal) {
         log_warning("signal {}: finishing accepted work; a second signal ends at once", signal);
         request_shutdown();
       });
     }
-    return {};
+    front_door_.open(api_->handlers());
   }
-
-  uint16_t port() const { return http_->port(); }
-  void start() { http_->start(); }
 
   void request_shutdown() {
     {
       const std::lock_guard lock(mutex_);
       is_shutdown_requested_ = true;
     }
-    api_.start_draining();
+    api_->start_draining();
     shutdown_.notify_all();
   }
 
@@ -105,35 +105,45 @@ class Server::Impl final {
       std::unique_lock lock(mutex_);
       shutdown_.wait(lock, [&] { return is_shutdown_requested_; });
     }
-    engine_.drain(std::chrono::steady_clock::now() + config_.shutdown_timeout);
+    engine_->drain(std::chrono::steady_clock::now() + config_.shutdown_timeout);
     if (!http_->wait_until_idle(kFlushTimeout))
       log_warning("some clients did not take their last bytes");
     http_->stop();
   }
 
  private:
+  Api::Options api_options(const ModelConfig& model) const {
+    return {.model = {.names = model.served_names,
+                      .vocab_size = engine_->model_info().vocab_size,
+                      .max_context = engine_->max_context(),
+                      .default_sampling = model.default_sampling,
+                      .default_thinking = model.default_thinking,
+                      .generation = model.generation,
+                      .completion_bos_id = model.completion_bos_id},
+            .version = config_.version,
+            .access = access_,
+            .heartbeat_interval = config_.ping_interval,
+            .request_timeout = config_.request_timeout,
+            .max_unparsed_requests = static_cast<size_t>(config_.http.max_connections),
+            .kernels = model.kernels};
+  }
+
   const ServerConfig config_;
-  engine::Engine& engine_;
+  const AccessPolicy access_;
+  engine::Engine* engine_ = nullptr;
 
   std::mutex mutex_;
   std::condition_variable shutdown_;
   bool is_shutdown_requested_ = false;
 
-  Api api_;
+  FrontDoor front_door_;
+  std::unique_ptr<Api> api_;
   std::unique_ptr<HttpServer> http_;  // stops before the API goes
 };
 
-Result<void> check_access(std::string_view host, const std::optional<Path>& api_key_file) {
-  TRY_ASSIGN(const ApiKeys keys, load_keys(api_key_file));
-  return check_bind_address(host, keys, "--api-key-file");
-}
-
-Result<std::unique_ptr<Server>> Server::create(const ServerConfig& config,
-                                               engine::Engine& engine,
-                                               const text::Tokenizer& tokenizer) {
-  CHECK(!config.served_names.empty()) << "a model needs a name";
+Result<std::unique_ptr<Server>> Server::listen(const ServerConfig& config) {
   TRY_ASSIGN(AccessPolicy access, make_access_policy(config));
-  auto impl = std::make_unique<Impl>(config, std::move(access), engine, tokenizer);
+  auto impl = std::make_unique<Impl>(config, std::move(access));
   TRY(impl->listen());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
@@ -143,18 +153,13 @@ Server::~Server() = default;
 
 uint16_t Server::port() const { return impl_->port(); }
 void Server::start() { impl_->start(); }
+uint16_t Server::admin_port() const { return impl_->admin_port(); }
+void Server::attach(const ModelConfig& model,
+                    engine::Engine& engine,
+                    const text::Tokenizer& tokenizer) {
+  impl_->attach(model, engine, tokenizer);
+}
 void Server::request_shutdown() { impl_->request_shutdown(); }
 void Server::run() { impl_->run(); }
-
-Result<void> run_server(const ServerConfig& config,
-                        engine::Engine& engine,
-                        const text::Tokenizer& tokenizer,
-                        const std::function<void(uint16_t port)>& on_listening) {
-  TRY_ASSIGN(const std::unique_ptr<Server> server, Server::create(config, engine, tokenizer));
-  if (on_listening) on_listening(server->port());
-  server->start();
-  server->run();
-  return {};
-}
 
 }  // namespace nibble::server

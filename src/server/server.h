@@ -1,4 +1,5 @@
-// The server of one model: configuration, start, orderly end. What `nibble serve` runs.
+// The server of one model: configuration, start, orderly end. What `nibble serve` runs. It listens
+// before the model is loaded, so that those who wait can see that it lives.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,10 @@
 
 namespace nibble::server {
 
-struct ServerConfig {
-  HttpConfig http = {.limits = {.body_bytes = 0}};  // body_bytes 0: from the model's context
-  std::vector<std::string> served_names;            // at least one; the first is the model's id
-  std::optional<Path> api_key_file;                 // one key a line; without it loopback only
-  std::vector<std::string> allowed_hosts;           // further Host names of a keyless server
-  std::string version;
-  std::vector<KernelSelection> kernels;  // for /metrics
+// How the model appears, known once it is loaded.
+struct ModelConfig {
+  std::vector<std::string> served_names;  // at least one; the first is the model's id
+  std::vector<KernelSelection> kernels;   // for /metrics
 
   // Where requests say nothing: the checkpoint's generation_config and the operator's flags.
   engine::SamplingParams default_sampling;
@@ -35,34 +33,42 @@ struct ServerConfig {
   // Put before the text prompts of /v1/completions that do not begin with it; -1: none. Set it for
   // tokenizers that say add_bos_token.
   int32_t completion_bos_id = -1;
+};
+
+struct ServerConfig {
+  HttpConfig http = {.limits = {.body_bytes = 0}};  // body_bytes 0: from the model's context
+  std::optional<Path> api_key_file;                 // one key a line; without it loopback only
+  std::optional<Path> admin_key_file;
+  std::vector<std::string> allowed_hosts;  // further Host names of a keyless server
+  std::string version;
 
   Duration ping_interval = std::chrono::seconds(15);     // of silent streams
+  Duration request_timeout = Duration::zero();           // of completions, in all; 0: none
   Duration shutdown_timeout = std::chrono::seconds(30);  // for accepted work after SIGTERM
   bool handles_signals = true;                           // SIGTERM and SIGINT end it
 };
-
-// What Server::create() checks of these two, for callers that want to know before they load a
-// model.
-Result<void> check_access(std::string_view host, const std::optional<Path>& api_key_file);
 
 class Api;
 
 class Server final {
  public:
-  // Listens, but answers nothing yet. Engine and tokenizer must outlive the server. Errors: an
-  // address that needs a key (kInvalidArgument), in use (kUnavailable), a bad key file.
-  static Result<std::unique_ptr<Server>> create(const ServerConfig& config,
-                                                engine::Engine& engine,
-                                                const text::Tokenizer& tokenizer);
+  // Listens, but answers nothing before start(). Errors: an address that needs a key
+  // (kInvalidArgument), in use (kUnavailable), a bad key file.
+  static Result<std::unique_ptr<Server>> listen(const ServerConfig& config);
   ~Server();  // stops at once
 
   uint16_t port() const;
+  uint16_t admin_port() const;  // 0: there is none
+  // Answers from now on: /health says 200, everything else 503 until a model is there.
   void start();
-  // Makes run() return. Any thread; also called by the first signal.
+  // Serves this model from now on. Once. Engine and tokenizer must outlive the server. Until here
+  // SIGTERM and SIGINT have their default action, as nothing was accepted that could be lost.
+  void attach(const ModelConfig& model, engine::Engine& engine, const text::Tokenizer& tokenizer);
+  // Makes run() return. Any thread, after attach(); also called by the first signal.
   void request_shutdown();
   // Serves until a shutdown is requested, then: readiness 503, no new completions, accepted work
   // goes on until shutdown_timeout, the rest ends with an error event. A second signal ends the
-  // process at once. Call once, after start().
+  // process at once. Call once, after start() and attach().
   void run();
 
  private:
@@ -70,11 +76,5 @@ class Server final {
   explicit Server(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// create, start and run. `on_listening` hears the port before the first request is answered.
-Result<void> run_server(const ServerConfig& config,
-                        engine::Engine& engine,
-                        const text::Tokenizer& tokenizer,
-                        const std::function<void(uint16_t port)>& on_listening = {});
 
 }  // namespace nibble::server

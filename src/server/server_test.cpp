@@ -107,9 +107,7 @@ TEST(Server, KeepsForeignHostsAndOriginsAway) {
 }
 
 TEST(Server, RefusesOtherAddressesWithoutAKey) {
-  TestServer other;
-  const auto server = Server::create(
-      {.http = {.host = "0.0.0.0"}, .served_names = {"tiny"}}, other.engine(), tiny_tokenizer());
+  const auto server = Server::listen({.http = {.host = "0.0.0.0", .port = 0}});
   ASSERT_FALSE(server.ok());
   EXPECT_EQ(server.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(server.error().message, HasSubstr("--api-key-file"));
@@ -546,7 +544,7 @@ TEST(Server, EndsStreamsWithAnErrorEventAfterTheShutdownTimeout) {
 }
 
 TEST(Server, PublishesBothMetricVocabularies) {
-  TestServer server({.config = {.kernels = {{"ffn.experts", "matmul.x", "first that fits"}}}});
+  TestServer server({.model = {.kernels = {{"ffn.experts", "matmul.x", "first that fits"}}}});
   EXPECT_EQ(server.chat(chat_body(R"(, "surprise": 1)")).status, 200);
   EXPECT_EQ(server.chat("{}").status, 400);
   const TestResponse response = http_get(server.port(), "/metrics");

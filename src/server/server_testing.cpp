@@ -80,8 +80,9 @@ TestServer::TestServer(Options options) {
   options.config.http.port = 0;
   options.config.handles_signals = false;
   options.config.version = "1.2.3";
-  if (options.config.served_names.empty()) options.config.served_names = {"tiny", "alias/tiny"};
-  server_ = Server::create(options.config, *engine_, tiny_tokenizer()).value();
+  if (options.model.served_names.empty()) options.model.served_names = {"tiny", "alias/tiny"};
+  server_ = Server::listen(options.config).value();
+  server_->attach(options.model, *engine_, tiny_tokenizer());
   server_->start();
 }
 

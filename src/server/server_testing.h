@@ -36,6 +36,7 @@ class TestServer final {
  public:
   struct Options {
     ServerConfig config;
+    ModelConfig model = {};
     engine::EngineConfig engine = {.max_running_requests = 4, .eos_token_ids = {kTinyEos}};
   };
   explicit TestServer(Options options);

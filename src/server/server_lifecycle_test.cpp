@@ -1,0 +1,133 @@
+// Before the model is there, at its limits, and on the admin port.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "server/server_testing.h"
+
+namespace nibble::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string code_of(const TestResponse& response) {
+  return text_at(json::parse(response.body).value(), "error.code");
+}
+
+// A key file that lives as long as the object.
+class KeyFile final {
+ public:
+  KeyFile(std::string_view name, std::string_view keys)
+      : path_(Path(::testing::TempDir()) / fmt::format("nibble_{}.{}", name, ::getpid())) {
+    std::ofstream(path_) << keys;
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
+  }
+  ~KeyFile() { std::filesystem::remove(path_); }
+  const Path& path() const { return path_; }
+
+ private:
+  Path path_;
+};
+
+std::string bearer(std::string_view key) {
+  return fmt::format("Authorization: Bearer {}\r\n", key);
+}
+
+TEST(Loading, IsAliveButNotReady) {
+  TestServer model;  // lends its engine
+  const auto server = Server::listen({.http = {.port = 0}, .handles_signals = false}).value();
+  server->start();
+  const uint16_t port = server->port();
+  for (const char* path : {"/health", "/ping"}) EXPECT_EQ(http_get(port, path).status, 200);
+  for (const char* path : {"/ready", "/health/ready", "/metrics", "/v1/models", "/nothing"}) {
+    const TestResponse response = http_get(port, path);
+    EXPECT_EQ(response.status, 503) << path;
+    EXPECT_EQ(code_of(response), "loading") << path;
+    EXPECT_EQ(response.headers.count("retry-after"), 1U) << path;
+  }
+  EXPECT_EQ(http_post(port, "/v1/chat/completions", chat_body()).status, 503);
+  server->attach({.served_names = {"tiny"}}, model.engine(), tiny_tokenizer());
+  EXPECT_EQ(http_get(port, "/ready").status, 200);
+  EXPECT_EQ(http_post(port, "/v1/chat/completions", chat_body()).status, 200);
+}
+
+TEST(Loading, WantsAKeyForAllButHealth) {
+  const KeyFile keys("loading_keys", "sesame\n");
+  const auto server =
+      Server::listen({.http = {.port = 0}, .api_key_file = keys.path(), .handles_signals = false})
+          .value();
+  server->start();
+  EXPECT_EQ(http_get(server->port(), "/health").status, 200);
+  EXPECT_EQ(http_get(server->port(), "/ready").status, 503);
+  EXPECT_EQ(http_get(server->port(), "/v1/models").status, 401);
+  EXPECT_EQ(http_get(server->port(), "/v1/models", bearer("sesame")).status, 503);
+}
+
+TEST(Deadline, EndsARequestThatTakesLonger) {
+  TestServer server;
+  server.hold();
+  const TestResponse response =
+      http_post(server.port(), "/v1/chat/completions", chat_body(), "X-Request-Timeout-Ms: 20\r\n");
+  EXPECT_EQ(response.status, 504);
+  EXPECT_EQ(code_of(response), "deadline_exceeded");
+  server.release();
+  EXPECT_TRUE(server.wait_for_stats([](const engine::EngineStats& stats) {
+    return stats.num_running == 0 && stats.requests_cancelled_total == 1;
+  }));
+  EXPECT_TRUE(server.serves());
+  EXPECT_THAT(http_get(server.port(), "/metrics").body,
+              HasSubstr("nibble_requests_aborted_total{cause=\"deadline\"} 1"));
+}
+
+TEST(Deadline, OfTheOperatorBoundsTheClients) {
+  TestServer server({.config = {.request_timeout = std::chrono::milliseconds(20)}});
+  server.hold();
+  TestClient client(server.port());
+  client.send(post_request("/v1/chat/completions",
+                           chat_body(R"(, "stream": true)"),
+                           "X-Request-Timeout-Ms: 3600000\r\n"));
+  const TestResponse response = client.read_response();
+  EXPECT_EQ(response.status, 200);  // the stream had begun
+  EXPECT_THAT(response.body, HasSubstr("\"code\":\"deadline_exceeded\""));
+  EXPECT_THAT(response.body, Not(HasSubstr("[DONE]")));
+  server.release();
+}
+
+TEST(Deadline, MustBeANumberOfMilliseconds) {
+  TestServer server;
+  for (const char* text : {"0", "-1", "1e3", "soon", "", "99999999999999999999"}) {
+    const std::string field = fmt::format("X-Request-Timeout-Ms: {}\r\n", text);
+    const TestResponse response =
+        http_post(server.port(), "/v1/chat/completions", chat_body(), field);
+    EXPECT_EQ(response.status, 400) << text;
+    EXPECT_THAT(response.body, HasSubstr("\"param\":\"x-request-timeout-ms\"")) << text;
+  }
+}
+
+TEST(BodyBudget, RefusesBodiesBeyondWhatTheServerHolds) {
+  TestServer server({.config = {.http = {.max_buffered_body_bytes = 5000}}});
+  TestClient slow(server.port());
+  const std::string body = chat_body() + std::string(4000, ' ');
+  const std::string request = post_request("/v1/chat/completions", body);
+  const size_t num_early = request.size() - 100;
+  slow.send(request.substr(0, num_early));
+  // The next one does not fit beside what the first has sent, once that has arrived.
+  TestResponse refused;
+  while (refused.status != 429) {
+    refused = http_post(server.port(), "/v1/chat/completions", body);
+    ASSERT_TRUE(refused.status == 429 || refused.status == 200) << refused.status;
+  }
+  EXPECT_EQ(code_of(refused), "too_many_bodies");
+  EXPECT_EQ(refused.headers.count("retry-after"), 1U);
+  slow.send(request.substr(num_early));
+  EXPECT_EQ(slow.read_response().status, 200);
+  EXPECT_EQ(http_post(server.port(), "/v1/chat/completions", body).status, 200);
+}
+
+}  // namespace
+}  // namespace nibble::server
