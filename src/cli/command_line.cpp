@@ -359,6 +359,13 @@ void add_scheduling(CLI::App& app, ServeFlags& flags) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--max-itl-ms",
+                 flags.max_itl_ms,
+                 "Longest wait of a stream for the prefill of others; 0: any")
+      ->check(range(0, 3'600'000))
+      ->type_name("MS")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_serve(CLI::App& root, ServeFlags& flags) {

@@ -113,6 +113,7 @@ struct ServeFlags {
   int32_t max_queued_requests = 256;
   int32_t max_running_requests = 4;
   int32_t prefill_chunk_tokens = 512;
+  int32_t max_itl_ms = 150;
   int32_t shutdown_seconds = 30;
 };
 

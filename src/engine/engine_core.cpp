@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/checked_math.h"
+#include "base/log.h"
 #include "engine/random.h"
 
 namespace nibble::engine {
@@ -54,6 +56,12 @@ Error config_error(std::string_view field, int64_t found, int64_t min, int64_t m
   return error;
 }
 
+// As many pages as take the bytes of one snapshot: the snapshots of a prompt then cost no more than
+// its entries.
+int32_t snapshot_interval(const models::ModelInfo& info) {
+  return static_cast<int32_t>(ceil_div(info.snapshot_bytes, std::max<int64_t>(info.page_bytes, 1)));
+}
+
 }  // namespace
 
 Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
@@ -83,10 +91,14 @@ Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
   return Options{
       .eos_token_ids = config.eos_token_ids,
       .scheduling = {.num_slots = config.max_running_requests,
-                     .num_pages = runner.num_pages(),
-                     .page_size = info.page_size,
+                     .kv = {.num_pages = runner.num_pages(),
+                            .page_size = info.page_size,
+                            .num_snapshots = runner.num_snapshots(),
+                            .snapshot_interval = snapshot_interval(info),
+                            .key = random_sip_key()},
                      .max_tokens_per_step = runner.max_tokens_per_step(),
-                     .prefill_chunk_tokens = config.prefill_chunk_tokens},
+                     .prefill_chunk_tokens = config.prefill_chunk_tokens,
+                     .max_gap = config.max_gap},
       .requests = {.vocab_size = info.vocab_size, .max_context = static_cast<int32_t>(max_context)},
       .base_seed = base_seed,
   };
@@ -121,8 +133,28 @@ void EngineCore::cancel_all() {
 }
 
 void EngineCore::step() {
-  const std::vector<ScheduledChunk> chunks = scheduler_.schedule();
+  const TimePoint begin = clock_.now();
+  std::vector<ScheduledChunk> chunks = scheduler_.schedule();
   if (chunks.empty()) return;
+  resume_slots();
+  // A sequence whose snapshot was damaged has ended.
+  std::erase_if(chunks, [this](const auto& chunk) { return !scheduler_.has(chunk.sequence); });
+  if (!chunks.empty()) run_step(chunks, begin);
+}
+
+// Also for sequences without a chunk in this step: their snapshot may be evicted after it.
+void EngineCore::resume_slots() {
+  std::vector<std::pair<Sequence*, Error>> failed;
+  for (const auto& sequence : scheduler_.running()) {
+    if (!sequence->resume) continue;
+    const Result<void> result = runner_->restore_slot(sequence->slot, *sequence->resume);
+    sequence->resume.reset();
+    if (!result.ok()) failed.emplace_back(sequence.get(), result.error());
+  }
+  for (auto& [sequence, error] : failed) fail(*sequence, std::move(error));
+}
+
+void EngineCore::run_step(std::span<const ScheduledChunk> chunks, TimePoint begin) {
   const Batch batch = make_batch(chunks);
   const Result<StepResult> result = runner_->step(batch);
   ++totals_.steps_total;
@@ -138,6 +170,19 @@ void EngineCore::step() {
     row += num_rows;
   }
   CHECK(row == result->logits.num_rows() || row == 0) << row;
+  scheduler_.observe_step(clock_.now() - begin);
+}
+
+// Makes what the sequence has computed available to others, and to itself after a preemption.
+void EngineCore::share_computed(Sequence& sequence) {
+  KvManager& kv = scheduler_.kv();
+  kv.commit(sequence);
+  const auto place = kv.place_snapshot(sequence);
+  if (!place) return;
+  const Result<void> saved = runner_->save_slot(sequence.slot, *place);
+  if (saved.ok()) return;
+  log_warning("a snapshot was not taken: {}", saved.error().message);
+  kv.drop_snapshot(sequence);
 }
 
 Batch EngineCore::make_batch(std::span<const ScheduledChunk> chunks) {
@@ -145,7 +190,11 @@ Batch EngineCore::make_batch(std::span<const ScheduledChunk> chunks) {
   Batch batch;
   for (const ScheduledChunk& chunk : chunks) {
     Sequence& sequence = *chunk.sequence;
-    if (!sequence.started) sequence.started = now;
+    if (!sequence.started) {
+      sequence.started = now;
+      totals_.prefix_query_tokens_total += sequence.num_prompt();
+      totals_.prefix_hit_tokens_total += sequence.num_cached.value_or(0);
+    }
     if (sequence.num_computed == 0) runner_->reset_slot(sequence.slot);
     const auto first = sequence.token_ids.begin() + sequence.num_computed;
     const WantedLogits wanted = wanted_logits(chunk);
@@ -170,12 +219,12 @@ void EngineCore::take_logits(const ScheduledChunk& chunk, TensorView logits) {
   if (wanted.all && !score_prompt(sequence, logits)) {
     return fail(sequence, bad_logits_error(sequence, sequence.num_computed));
   }
+  if (wanted.last && !all_finite(row_of(logits, logits.num_rows() - 1))) {
+    return fail(sequence, bad_logits_error(sequence, sequence.num_computed + chunk.num_tokens - 1));
+  }
   sequence.num_computed += chunk.num_tokens;
-  if (!wanted.last) return;
-  const std::span<const float> row = row_of(logits, logits.num_rows() - 1);
-  if (!all_finite(row))
-    return fail(sequence, bad_logits_error(sequence, sequence.num_computed - 1));
-  generate(sequence, row);
+  share_computed(sequence);
+  if (wanted.last) generate(sequence, row_of(logits, logits.num_rows() - 1));
 }
 
 // Row i belongs to position num_computed + i and scores the token after it. False when a row is not
@@ -291,7 +340,7 @@ void EngineCore::finish(Sequence& sequence, Output&& output, Finish&& end) {
   const TimePoint first_token = sequence.first_token.value_or(now);
   end.usage = {.prompt_tokens = sequence.num_prompt(),
                .completion_tokens = sequence.num_generated(),
-               .cached_tokens = 0};
+               .cached_tokens = sequence.num_cached.value_or(0)};
   end.queue_seconds = to_seconds(started - sequence.arrived);
   end.prefill_seconds = to_seconds(first_token - started);
   end.decode_seconds = to_seconds(now - first_token);
@@ -319,8 +368,14 @@ EngineStats EngineCore::stats() const {
   EngineStats stats = totals_;
   stats.num_running = scheduler_.num_running();
   stats.num_queued = scheduler_.num_waiting();
-  stats.num_pages_used = scheduler_.pages().num_used();
-  stats.num_pages_total = scheduler_.pages().num_pages();
+  const KvManager& kv = scheduler_.kv();
+  stats.num_pages_used = kv.pages().num_used();
+  stats.num_pages_total = kv.pages().num_pages();
+  stats.num_pages_cached = kv.tree().num_evictable();
+  stats.num_snapshots_used = kv.tree().num_snapshots_used();
+  stats.num_snapshots_total = kv.tree().num_snapshots();
+  stats.pages_evicted_total = kv.num_evictions();
+  stats.snapshots_evicted_total = kv.tree().num_snapshot_evictions();
   stats.preemptions_total = scheduler_.num_preemptions();
   return stats;
 }

@@ -59,7 +59,7 @@ class EngineCore final {
   void cancel(std::string_view request_id);
   void cancel_all();
   // Forgets every cached prefix that no running request uses.
-  void flush_cache() {}
+  void flush_cache() { scheduler_.kv().flush(); }
 
   // Computes one batch and reports what it gave. Does nothing when idle.
   void step();
@@ -71,6 +71,9 @@ class EngineCore final {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
+  void resume_slots();
+  void run_step(std::span<const ScheduledChunk> chunks, TimePoint begin);
+  void share_computed(Sequence& sequence);
   Batch make_batch(std::span<const ScheduledChunk> chunks);
   void take_logits(const ScheduledChunk& chunk, TensorView logits);
   bool score_prompt(Sequence& sequence, TensorView logits);

@@ -58,7 +58,7 @@ class EngineCoreTest : public ::testing::Test {
              clock_.now());
     while (!core.is_idle()) core.step();
     EXPECT_EQ(received.finishes.size(), 1U);
-    EXPECT_EQ(core.scheduler().pages().num_used(), 0);
+    EXPECT_EQ(core.scheduler().kv().pages().num_used(), 0);
   }
 
   FakeTokenizer tokenizer_{kTokens, {kEos, kSpecial}};

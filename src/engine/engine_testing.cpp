@@ -55,8 +55,11 @@ FakeModelRunner::FakeModelRunner(FakeModelOptions options)
       info_{.architecture = "fake",
             .vocab_size = options_.vocab_size,
             .max_position_embeddings = options_.num_pages * options_.page_size,
-            .page_size = options_.page_size},
+            .page_size = options_.page_size,
+            .page_bytes = 1,
+            .snapshot_bytes = options_.snapshot_pages},
       histories_(static_cast<size_t>(options_.num_slots)),
+      snapshots_(static_cast<size_t>(options_.num_snapshots)),
       paged_tokens_(static_cast<size_t>(options_.num_pages * options_.page_size), -1) {}
 
 std::vector<int32_t>& FakeModelRunner::history(SlotId slot) {
@@ -69,12 +72,15 @@ Result<void> FakeModelRunner::truncate(SlotId slot, int32_t length) {
   return {};
 }
 
-Result<std::vector<std::byte>> FakeModelRunner::save_slot(SlotId) {
-  return unsupported("no snapshots");
+Result<void> FakeModelRunner::save_slot(SlotId slot, cache::SnapshotId place) {
+  CHECK(history(slot).size() % static_cast<size_t>(options_.page_size) == 0);
+  snapshots_.at(static_cast<size_t>(place.value)) = history(slot);
+  return {};
 }
 
-Result<void> FakeModelRunner::restore_slot(SlotId, std::span<const std::byte>) {
-  return unsupported("no snapshots");
+Result<void> FakeModelRunner::restore_slot(SlotId slot, cache::SnapshotId place) {
+  history(slot) = snapshots_.at(static_cast<size_t>(place.value));
+  return {};
 }
 
 int32_t& FakeModelRunner::paged_token(const BatchItem& item, size_t position) {

@@ -54,6 +54,8 @@ struct FakeModelOptions {
   int32_t page_size = 4;
   int32_t num_slots = 1;
   int32_t num_pages = 16;
+  int32_t num_snapshots = 0;
+  int64_t snapshot_pages = 2;  // a snapshot takes the bytes of so many pages
   int32_t max_tokens_per_step = 8;
   LogitsFn logits;
 };
@@ -68,13 +70,14 @@ class FakeModelRunner final : public ModelRunner {
   const std::vector<models::RoutedModule>& routed_modules() const override { return modules_; }
   int32_t num_slots() const override { return options_.num_slots; }
   int32_t num_pages() const override { return options_.num_pages; }
+  int32_t num_snapshots() const override { return options_.num_snapshots; }
   int32_t max_tokens_per_step() const override { return options_.max_tokens_per_step; }
   int64_t memory_bytes() const override { return 0; }
 
   void reset_slot(SlotId slot) override { history(slot).clear(); }
   Result<void> truncate(SlotId slot, int32_t length) override;
-  Result<std::vector<std::byte>> save_slot(SlotId slot) override;
-  Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) override;
+  Result<void> save_slot(SlotId slot, cache::SnapshotId place) override;
+  Result<void> restore_slot(SlotId slot, cache::SnapshotId place) override;
   Result<StepResult> step(const Batch& batch) override;
 
   // Called at the start of each step; an error fails the step.
@@ -89,6 +92,7 @@ class FakeModelRunner final : public ModelRunner {
   models::ModelInfo info_;
   std::vector<models::RoutedModule> modules_;
   std::vector<std::vector<int32_t>> histories_;  // [num_slots]
+  std::vector<std::vector<int32_t>> snapshots_;  // [num_snapshots]
   std::vector<int32_t> paged_tokens_;            // [num_pages * page_size]
   std::vector<float> logits_;
 };

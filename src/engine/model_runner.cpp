@@ -2,13 +2,53 @@
 
 #include <fmt/core.h>
 
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/checked_math.h"
+#include "device/buffer.h"
 
 namespace nibble::engine {
 namespace {
+
+// Memory for snapshots, reserved at the start: equal places.
+class SnapshotMemory final {
+ public:
+  static Result<SnapshotMemory> make(int32_t num_places, int64_t snapshot_bytes) {
+    SnapshotMemory memory;
+    memory.place_bytes_ = round_up(snapshot_bytes, int64_t{64});
+    memory.sizes_.resize(static_cast<size_t>(num_places));
+    TRY_ASSIGN(memory.storage_, device::Buffer::allocate(memory.place_bytes_ * num_places));
+    return memory;
+  }
+
+  int32_t num_places() const { return static_cast<int32_t>(sizes_.size()); }
+  int64_t num_bytes() const { return storage_.num_bytes(); }
+
+  Result<void> write(cache::SnapshotId place, std::span<const std::byte> bytes) {
+    if (static_cast<int64_t>(bytes.size()) > place_bytes_) {
+      return internal_error(
+          fmt::format("snapshot of {} bytes, planned were {}", bytes.size(), place_bytes_));
+    }
+    sizes_[static_cast<size_t>(place.value)] = bytes.size();
+    std::memcpy(at(place), bytes.data(), bytes.size());
+    return {};
+  }
+  std::span<const std::byte> read(cache::SnapshotId place) const {
+    return {at(place), sizes_[static_cast<size_t>(place.value)]};
+  }
+
+ private:
+  std::byte* at(cache::SnapshotId place) const {
+    CHECK(place.value >= 0 && place.value < num_places()) << place.value;
+    return storage_.data() + place.value * place_bytes_;
+  }
+
+  device::Buffer storage_;
+  int64_t place_bytes_ = 0;
+  std::vector<size_t> sizes_;  // [num_places]
+};
 
 // Flattens batches into the model's input. The arrays are members, so that steps do not allocate
 // once the largest batch has been seen.
@@ -16,8 +56,12 @@ class LocalModelRunner final : public ModelRunner {
  public:
   LocalModelRunner(std::unique_ptr<models::Model> model,
                    const models::StateOptions& state,
-                   std::unique_ptr<comm::Communicator> communicator)
-      : model_(std::move(model)), state_(state), communicator_(std::move(communicator)) {}
+                   std::unique_ptr<comm::Communicator> communicator,
+                   SnapshotMemory snapshots)
+      : model_(std::move(model)),
+        state_(state),
+        communicator_(std::move(communicator)),
+        snapshots_(std::move(snapshots)) {}
 
   const models::ModelInfo& info() const override { return model_->info(); }
   const std::vector<models::RoutedModule>& routed_modules() const override {
@@ -26,15 +70,21 @@ class LocalModelRunner final : public ModelRunner {
   int32_t num_slots() const override { return state_.num_slots; }
   int32_t num_pages() const override { return state_.num_pages; }
   int32_t max_tokens_per_step() const override { return state_.max_tokens_per_pass; }
-  int64_t memory_bytes() const override { return model_->weights_bytes() + model_->state_bytes(); }
+  int32_t num_snapshots() const override { return snapshots_.num_places(); }
+  int64_t memory_bytes() const override {
+    return model_->weights_bytes() + model_->state_bytes() + snapshots_.num_bytes();
+  }
 
   void reset_slot(SlotId slot) override { model_->reset_slot(slot); }
   Result<void> truncate(SlotId slot, int32_t length) override {
     return model_->truncate(slot, length);
   }
-  Result<std::vector<std::byte>> save_slot(SlotId slot) override { return model_->save_slot(slot); }
-  Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) override {
-    return model_->restore_slot(slot, snapshot);
+  Result<void> save_slot(SlotId slot, cache::SnapshotId place) override {
+    TRY_ASSIGN(const std::vector<std::byte> snapshot, model_->save_slot(slot));
+    return snapshots_.write(place, snapshot);
+  }
+  Result<void> restore_slot(SlotId slot, cache::SnapshotId place) override {
+    return model_->restore_slot(slot, snapshots_.read(place));
   }
 
   Result<StepResult> step(const Batch& batch) override {
@@ -83,6 +133,7 @@ class LocalModelRunner final : public ModelRunner {
   std::unique_ptr<models::Model> model_;
   models::StateOptions state_;
   std::unique_ptr<comm::Communicator> communicator_;
+  SnapshotMemory snapshots_;
 
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> positions_;
@@ -105,11 +156,14 @@ models::StateOptions resolve_state(models::StateOptions state, const models::Mod
 Result<std::unique_ptr<ModelRunner>> make_model_runner(
     std::unique_ptr<models::Model> model,
     const models::StateOptions& state,
-    std::unique_ptr<comm::Communicator> communicator) {
+    std::unique_ptr<comm::Communicator> communicator,
+    int32_t num_snapshots) {
   const models::StateOptions resolved = resolve_state(state, model->info());
   TRY(model->reserve_state(resolved));
-  return std::unique_ptr<ModelRunner>(
-      new LocalModelRunner(std::move(model), resolved, std::move(communicator)));
+  TRY_ASSIGN(SnapshotMemory snapshots,
+             SnapshotMemory::make(num_snapshots, model->info().snapshot_bytes));
+  return std::unique_ptr<ModelRunner>(new LocalModelRunner(
+      std::move(model), resolved, std::move(communicator), std::move(snapshots)));
 }
 
 }  // namespace nibble::engine

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cache/prefix_tree.h"
 #include "comm/communicator.h"
 #include "models/model.h"
 
@@ -40,24 +41,28 @@ class ModelRunner {
   virtual const std::vector<models::RoutedModule>& routed_modules() const = 0;
   virtual int32_t num_slots() const = 0;
   virtual int32_t num_pages() const = 0;
+  virtual int32_t num_snapshots() const = 0;  // places for save_slot()
   virtual int32_t max_tokens_per_step() const = 0;
   virtual int64_t memory_bytes() const = 0;
 
   virtual void reset_slot(SlotId slot) = 0;
   virtual Result<void> truncate(SlotId slot, int32_t length) = 0;
-  virtual Result<std::vector<std::byte>> save_slot(SlotId slot) = 0;
-  virtual Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) = 0;
+  // Stores the slot's state, whose length is a multiple of the page size, in a place.
+  virtual Result<void> save_slot(SlotId slot, cache::SnapshotId place) = 0;
+  // Makes the slot continue from there. The pages of its tokens are the caller's business.
+  virtual Result<void> restore_slot(SlotId slot, cache::SnapshotId place) = 0;
   virtual Result<StepResult> step(const Batch& batch) = 0;
 };
 
 // Fills in what `state` leaves to the model: max_context and num_pages.
 models::StateOptions resolve_state(models::StateOptions state, const models::ModelInfo& info);
 
-// Owns the model and reserves its state with resolve_state(state). The model runs on the thread
-// that calls step().
+// Owns the model and reserves its state with resolve_state(state), and memory for the snapshots.
+// The model runs on the thread that calls step().
 Result<std::unique_ptr<ModelRunner>> make_model_runner(
     std::unique_ptr<models::Model> model,
     const models::StateOptions& state,
-    std::unique_ptr<comm::Communicator> communicator);
+    std::unique_ptr<comm::Communicator> communicator,
+    int32_t num_snapshots = 0);
 
 }  // namespace nibble::engine

@@ -1,85 +1,85 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
-#include "base/checked_math.h"
 
 namespace nibble::engine {
+namespace {
 
-Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), pages_(limits.num_pages) {
-  CHECK(limits.num_slots > 0 && limits.page_size > 0 && limits.prefill_chunk_tokens > 0);
+// The oldest sequence gets one token of so many, whatever is more important.
+constexpr int32_t kOldestPart = 8;
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), kv_(limits.kv) {
+  CHECK(limits.num_slots > 0 && limits.kv.page_size > 0 && limits.prefill_chunk_tokens > 0);
   CHECK(limits.max_tokens_per_step >= limits.num_slots);
   for (int32_t slot = limits.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(SlotId{slot});
 }
 
-void Scheduler::add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+void Scheduler::add(std::unique_ptr<Sequence> sequence) {
+  sequence->arrival_index = num_added_++;
+  shares_.join(sequence->request.owner);
+  waiting_.push_back(std::move(sequence));
+}
 
 std::vector<ScheduledChunk> Scheduler::schedule() {
   const int64_t preemptions_before = num_preemptions_;
   reserve_or_preempt();
-  const auto num_decoding = static_cast<int32_t>(std::count_if(
-      running_.begin(), running_.end(), [](const auto& s) { return s->is_decoding(); }));
-  int32_t prefill_budget =
-      std::min(limits_.prefill_chunk_tokens, limits_.max_tokens_per_step - num_decoding);
-  std::vector<ScheduledChunk> chunks;
-  for (const auto& sequence : running_) {
-    if (sequence->is_decoding()) {
-      chunks.push_back({.sequence = sequence.get(), .num_tokens = 1});
-      continue;
-    }
-    const int32_t num_tokens = std::min(sequence->num_pending(), prefill_budget);
-    if (num_tokens == 0) continue;
-    prefill_budget -= num_tokens;
-    chunks.push_back({.sequence = sequence.get(), .num_tokens = num_tokens});
-  }
   // Whoever was just preempted would take its pages straight back.
-  if (num_preemptions_ == preemptions_before) admit(prefill_budget, chunks);
+  if (num_preemptions_ == preemptions_before) admit();
+  std::vector<int32_t> num_tokens(running_.size());
+  split_prefill(prefill_budget(), num_tokens);
+
+  load_ = {.num_decode = num_decoding()};
+  std::vector<ScheduledChunk> chunks;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.is_decoding()) {
+      num_tokens[i] = 1;
+    } else {
+      load_.num_prefill += num_tokens[i];
+    }
+    if (num_tokens[i] == 0) continue;
+    shares_.charge(sequence.request.owner, num_tokens[i]);
+    chunks.push_back({.sequence = &sequence, .num_tokens = num_tokens[i]});
+  }
   return chunks;
 }
 
-// Oldest first, so that the victims, taken from the newest end, hold no reservation of this step.
+void Scheduler::observe_step(Duration duration) { cost_.observe(load_, duration); }
+
+void Scheduler::rank() {
+  const auto is_above = [](const auto& a, const auto& b) {
+    if (a->request.priority != b->request.priority) {
+      return a->request.priority > b->request.priority;
+    }
+    return a->arrival_index < b->arrival_index;
+  };
+  std::ranges::sort(running_, is_above);
+  const auto oldest = std::ranges::min_element(
+      running_, {}, [](const auto& sequence) { return sequence->arrival_index; });
+  if (oldest != running_.end()) std::rotate(running_.begin(), oldest, oldest + 1);
+}
+
+// By rank, so that the victims, taken from the other end, hold no reservation of this step.
 void Scheduler::reserve_or_preempt() {
   for (size_t i = 0; i < running_.size(); ++i) {
-    while (i < running_.size() && !reserve_pages(*running_[i])) preempt_newest();
-  }
-}
-
-void Scheduler::admit(int32_t& prefill_budget, std::vector<ScheduledChunk>& chunks) {
-  while (!waiting_.empty() && !free_slots_.empty() && prefill_budget > 0) {
-    Sequence& sequence = *waiting_.front();
-    if (!reserve_pages(sequence)) {
-      CHECK(!running_.empty()) << "a sequence alone must fit: " << sequence.num_tokens()
-                               << " tokens";
-      return;
+    while (i < running_.size() && !kv_.grow(*running_[i])) {
+      CHECK(running_.size() > 1) << "a sequence alone must fit";
+      preempt(running_.size() - 1);
     }
-    sequence.slot = free_slots_.back();
-    free_slots_.pop_back();
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    const int32_t num_tokens = std::min(sequence.num_pending(), prefill_budget);
-    prefill_budget -= num_tokens;
-    chunks.push_back({.sequence = &sequence, .num_tokens = num_tokens});
   }
 }
 
-int32_t Scheduler::num_missing_pages(const Sequence& sequence) const {
-  const auto needed = static_cast<int32_t>(ceil_div(sequence.num_tokens(), limits_.page_size));
-  return std::max(0, needed - static_cast<int32_t>(sequence.block_table.size()));
-}
-
-bool Scheduler::reserve_pages(Sequence& sequence) {
-  auto pages = pages_.take(num_missing_pages(sequence));
-  if (!pages.ok()) return false;
-  sequence.block_table.insert(sequence.block_table.end(), pages->begin(), pages->end());
-  return true;
-}
-
-void Scheduler::preempt_newest() {
-  CHECK(running_.size() > 1) << "a sequence alone must fit";
-  std::unique_ptr<Sequence> victim = std::move(running_.back());
-  running_.pop_back();
+void Scheduler::preempt(size_t index) {
+  std::unique_ptr<Sequence> victim = std::move(running_[index]);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   free_resources(*victim);
   victim->num_computed = 0;
   ++victim->num_preemptions;
@@ -87,11 +87,148 @@ void Scheduler::preempt_newest() {
   waiting_.push_front(std::move(victim));
 }
 
+// Whether `a` leaves the queue before `b`: priority; then those that have begun, because somebody
+// waits in the middle of an answer; then the owner who has had least; then age.
+bool Scheduler::goes_before(const Sequence& a, const Sequence& b) const {
+  if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
+  const bool has_begun = a.num_preemptions > 0;
+  if (has_begun != (b.num_preemptions > 0)) return has_begun;
+  if (!has_begun && a.request.owner != b.request.owner) {
+    const int64_t served = shares_.served(a.request.owner);
+    const int64_t other = shares_.served(b.request.owner);
+    if (served != other) return served < other;
+  }
+  return a.arrival_index < b.arrival_index;
+}
+
+Scheduler::WaitingList::iterator Scheduler::next_waiting() {
+  return std::ranges::min_element(
+      waiting_, [this](const auto& a, const auto& b) { return goes_before(*a, *b); });
+}
+
+void Scheduler::admit() {
+  const int64_t preemptions_before = num_preemptions_;
+  while (!waiting_.empty() && num_preemptions_ == preemptions_before) {
+    Sequence& next = **next_waiting();
+    if (!try_start(next) && !(make_room(next) && try_start(next))) break;
+    const auto it = std::ranges::find(waiting_, &next, [](const auto& s) { return s.get(); });
+    running_.push_back(std::move(*it));
+    waiting_.erase(it);
+    rank();
+  }
+  CHECK(waiting_.empty() || !running_.empty()) << "a sequence alone must fit";
+}
+
+// Every running sequence may need a page soon; starting on the last ones would end in preemption.
+bool Scheduler::try_start(Sequence& sequence) {
+  if (free_slots_.empty() || !kv_.start(sequence, num_running())) return false;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (!sequence.num_cached) sequence.num_cached = sequence.num_computed;
+  return true;
+}
+
+// Preempts sequences of less priority, the newest first, when that gives `sequence` a slot and
+// pages.
+bool Scheduler::make_room(const Sequence& sequence) {
+  size_t num_victims = 0;
+  int32_t num_pages = kv_.num_available();
+  const auto is_enough = [&] {
+    const auto num_left = static_cast<int32_t>(running_.size() - num_victims);
+    const int32_t num_needed = sequence.num_tokens() / limits_.kv.page_size + 1;
+    return (num_victims > 0 || !free_slots_.empty()) && num_pages >= num_needed + num_left;
+  };
+  while (!is_enough()) {
+    const size_t left = running_.size() - num_victims;
+    if (left <= 1) return false;  // the oldest stays
+    const Sequence& victim = *running_[left - 1];
+    if (victim.request.priority >= sequence.request.priority) return false;
+    num_pages += static_cast<int32_t>(victim.block_table.size());
+    ++num_victims;
+  }
+  for (size_t i = 0; i < num_victims; ++i) preempt(running_.size() - 1);
+  return true;
+}
+
+int32_t Scheduler::num_decoding() const {
+  return static_cast<int32_t>(
+      std::ranges::count_if(running_, [](const auto& s) { return s->is_decoding(); }));
+}
+
+int32_t Scheduler::prefill_demand(size_t index) const {
+  const Sequence& sequence = *running_[index];
+  return kv_.clip_chunk(sequence, sequence.num_pending());
+}
+
+int32_t Scheduler::prefill_budget() const {
+  const int32_t decoding = num_decoding();
+  int32_t budget = std::min(limits_.prefill_chunk_tokens, limits_.max_tokens_per_step - decoding);
+  if (decoding > 0 && limits_.max_gap > Duration::zero()) {
+    budget = std::min(budget, cost_.prefill_within(limits_.max_gap, decoding));
+  }
+  return budget;
+}
+
+// num_tokens: [num_running], zero; set for those in prefill. By falling priority, but where others
+// go before it, the oldest sequence is sure of a part.
+void Scheduler::split_prefill(int32_t budget, std::vector<int32_t>& num_tokens) const {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (!running_[i]->is_decoding()) indices.push_back(i);
+  }
+  std::ranges::stable_sort(
+      indices, std::ranges::greater(), [this](size_t i) { return running_[i]->request.priority; });
+  if (!indices.empty() && indices.front() != 0 && !running_.front()->is_decoding()) {
+    num_tokens.front() = std::min(prefill_demand(0), std::max(budget / kOldestPart, 1));
+    budget -= num_tokens.front();
+  }
+  for (size_t begin = 0; begin < indices.size() && budget > 0;) {
+    size_t end = begin;
+    while (end < indices.size() &&
+           running_[indices[end]]->request.priority == running_[indices[begin]]->request.priority) {
+      ++end;
+    }
+    budget -=
+        split_between_owners(std::span(indices).subspan(begin, end - begin), budget, num_tokens);
+    begin = end;
+  }
+}
+
+// Adds to num_tokens of `indices`; returns what it gave.
+int32_t Scheduler::split_between_owners(std::span<const size_t> indices,
+                                        int32_t budget,
+                                        std::vector<int32_t>& num_tokens) const {
+  struct Group {
+    std::vector<size_t> indices;
+    std::vector<int32_t> demands;
+  };
+  std::map<std::string_view, Group> groups;
+  for (const size_t i : indices) {
+    Group& group = groups[running_[i]->request.owner];
+    group.indices.push_back(i);
+    group.demands.push_back(prefill_demand(i) - num_tokens[i]);
+  }
+  std::vector<int32_t> totals;
+  for (const auto& [owner, group] : groups) {
+    totals.push_back(std::accumulate(group.demands.begin(), group.demands.end(), 0));
+  }
+  const std::vector<int32_t> parts = fair_split(budget, totals);
+  int32_t given = 0;
+  size_t g = 0;
+  for (const auto& [owner, group] : groups) {
+    const std::vector<int32_t> split = fair_split(parts[g++], group.demands);
+    for (size_t k = 0; k < split.size(); ++k) {
+      num_tokens[group.indices[k]] += split[k];
+      given += split[k];
+    }
+  }
+  return given;
+}
+
 void Scheduler::free_resources(Sequence& sequence) {
   if (!sequence.slot.is_valid()) return;
   free_slots_.push_back(std::exchange(sequence.slot, SlotId{}));
-  pages_.release(sequence.block_table);
-  sequence.block_table.clear();
+  kv_.release(sequence);
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
@@ -106,7 +243,9 @@ std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
   std::unique_ptr<Sequence> taken = take_from(running_);
   if (!taken) taken = take_from(waiting_);
   CHECK(taken != nullptr) << "not scheduled here";
+  shares_.leave(taken->request.owner);
   free_resources(*taken);
+  rank();
   return taken;
 }
 
@@ -118,9 +257,30 @@ Sequence* Scheduler::find(std::string_view request_id) const {
   return waiting == waiting_.end() ? nullptr : waiting->get();
 }
 
+bool Scheduler::has(const Sequence* sequence) const {
+  return std::ranges::any_of(running_, [=](const auto& entry) { return entry.get() == sequence; });
+}
+
 Sequence* Scheduler::any() const {
   if (!running_.empty()) return running_.front().get();
   return waiting_.empty() ? nullptr : waiting_.front().get();
+}
+
+void Scheduler::check_invariants() const {
+  kv_.tree().check_invariants();
+  size_t num_private = 0;
+  for (const auto& sequence : running_) {
+    const size_t num_shared = sequence->path.empty() ? 0 : sequence->path.size() - 1;
+    CHECK(num_shared <= sequence->block_table.size());
+    for (size_t i = 0; i < num_shared; ++i) {
+      CHECK(kv_.tree().page(sequence->path[i + 1]) == sequence->block_table[i]);
+    }
+    num_private += sequence->block_table.size() - num_shared;
+  }
+  for (const auto& sequence : waiting_) CHECK(sequence->block_table.empty());
+  CHECK(static_cast<size_t>(kv_.pages().num_used()) ==
+        num_private + static_cast<size_t>(kv_.tree().num_pages()));
+  CHECK(running_.size() + free_slots_.size() == static_cast<size_t>(limits_.num_slots));
 }
 
 }  // namespace nibble::engine

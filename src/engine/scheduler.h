@@ -1,31 +1,35 @@
-// Decides what the next step computes, and who holds slots and pages. Owner: the engine thread.
-// Knows token counts; never touches logits, text or the model.
+// Decides what the next step computes, and who runs. Owner: the engine thread. Knows token counts;
+// never touches logits, text or the model.
 //
-// Policy: every decoding sequence advances by one token in each step. Prefill takes what the token
-// budget leaves, oldest first, in chunks. Waiting sequences start in order of arrival when a slot
-// and the pages of all their known tokens are free. When pages run out, the newest running sequence
-// goes back to the front of the queue with its tokens kept and is computed again later; the oldest
-// one therefore always advances.
+// Policy (docs/scheduling.md): every decoding sequence advances by one token in each step. Prefill
+// gets what the longest allowed gap leaves beside them, split fairly between owners and then
+// between their sequences. Higher priorities go first, in the queue, for prefill and for memory.
+// When pages run out, the running sequence of least priority, the newest of these, goes back to the
+// queue with its tokens kept and is computed again later; the oldest one never does and therefore
+// always advances.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "cache/page_pool.h"
+#include "engine/fair_share.h"
+#include "engine/kv_manager.h"
 #include "engine/sequence.h"
+#include "engine/step_cost.h"
 
 namespace nibble::engine {
 
 struct SchedulerLimits {
   int32_t num_slots = 1;             // sequences that run at a time
-  int32_t num_pages = 0;             // enough for one sequence of the longest context
-  int32_t page_size = 0;             // tokens
+  KvLimits kv;                       // pages enough for one sequence of the longest context
   int32_t max_tokens_per_step = 0;   // at least num_slots
   int32_t prefill_chunk_tokens = 0;  // prefill tokens per step, of all sequences together
+  Duration max_gap{};                // of decoding sequences, for the sake of prefill; 0: any
 };
 
 // The next `num_tokens` tokens of a running sequence that are not computed yet.
@@ -40,15 +44,20 @@ class Scheduler final {
 
   void add(std::unique_ptr<Sequence> sequence);
 
-  // The chunks of one step, oldest sequence first. Empty only when there are no sequences. The
-  // caller advances num_computed afterwards. A chunk at position 0 starts on a slot with old state.
+  // The chunks of one step, by rank. Empty only when there are no sequences. The caller advances
+  // num_computed afterwards. A chunk at position 0 starts on a slot with old state; sequences with
+  // `resume` need theirs restored first, also those without a chunk.
   std::vector<ScheduledChunk> schedule();
+  // What the step that schedule() returned last took, from there to its last output.
+  void observe_step(Duration duration);
 
   // Takes a sequence out, running or waiting, and frees what it holds.
   std::unique_ptr<Sequence> remove(const Sequence& sequence);
 
   Sequence* find(std::string_view request_id) const;
-  Sequence* any() const;  // null when there are none
+  bool has(const Sequence* sequence) const;  // running
+  Sequence* any() const;                     // null when there are none
+  const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
   // Running ones first.
   template <class Visit>
   void for_each(Visit&& visit) const {
@@ -59,21 +68,41 @@ class Scheduler final {
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
-  const cache::PagePool& pages() const { return pages_; }
+  KvManager& kv() { return kv_; }
+  const KvManager& kv() const { return kv_; }
+  // Stops the process unless every page is free, cached, or held by exactly one sequence.
+  void check_invariants() const;
 
  private:
-  int32_t num_missing_pages(const Sequence& sequence) const;
-  bool reserve_pages(Sequence& sequence);
+  using WaitingList = std::deque<std::unique_ptr<Sequence>>;
+
+  void rank();
   void reserve_or_preempt();
-  void preempt_newest();
+  void preempt(size_t index);
   void free_resources(Sequence& sequence);
-  void admit(int32_t& prefill_budget, std::vector<ScheduledChunk>& chunks);
+  void admit();
+  bool try_start(Sequence& sequence);
+  bool make_room(const Sequence& sequence);
+  WaitingList::iterator next_waiting();
+  bool goes_before(const Sequence& a, const Sequence& b) const;
+  int32_t num_decoding() const;
+  int32_t prefill_demand(size_t index) const;
+  int32_t prefill_budget() const;
+  void split_prefill(int32_t budget, std::vector<int32_t>& num_tokens) const;
+  int32_t split_between_owners(std::span<const size_t> indices,
+                               int32_t budget,
+                               std::vector<int32_t>& num_tokens) const;
 
   SchedulerLimits limits_;
-  cache::PagePool pages_;
+  KvManager kv_;
   std::vector<SlotId> free_slots_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // oldest first; at most num_slots
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // bounded by the engine's queue limit
+  // By rank: the oldest, then by falling priority, older ones first. At most num_slots.
+  std::vector<std::unique_ptr<Sequence>> running_;
+  WaitingList waiting_;  // bounded by the engine's queue limit
+  OwnerShares shares_;
+  StepCost cost_;
+  StepLoad load_;  // of the last step
+  int64_t num_added_ = 0;
   int64_t num_preemptions_ = 0;
 };
 

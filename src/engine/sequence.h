@@ -9,6 +9,8 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/sip_hash.h"
+#include "cache/prefix_tree.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
@@ -51,6 +53,15 @@ struct Sequence {
 
   SlotId slot;                      // valid while running
   std::vector<PageId> block_table;  // covers num_computed tokens and what the next step adds
+  // The KV manager's: nodes of the prefix tree that the sequence references, the root first; the
+  // i-th after it owns page i of the block table.
+  std::vector<cache::NodeId> path;
+  std::vector<Hash128> page_names;          // of the pages looked up so far
+  std::optional<cache::SnapshotId> resume;  // the slot's state must be read from it before a step
+  cache::NodeId rolling;                    // holds the snapshot of the last generated page
+  int32_t fork_end = 0;                     // tokens that another prompt began with, at page ends
+
+  int64_t arrival_index = 0;  // the scheduler's: order of arrival
 
   TokenCounts counts;
   text::Detokenizer detokenizer;
@@ -59,6 +70,7 @@ struct Sequence {
 
   TimePoint arrived;
   std::optional<TimePoint> started;      // first scheduled
+  std::optional<int32_t> num_cached;     // prompt tokens that the first start found cached
   std::optional<TimePoint> first_token;  // first token sampled
   TimePoint last_token;                  // valid after the first
   Duration longest_gap{};                // between two tokens

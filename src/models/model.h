@@ -36,6 +36,10 @@ struct ModelInfo {
   bool has_mtp = false;
   int32_t page_size = 0;     // tokens per page; save and restore happen at multiples of it
   int32_t max_rollback = 0;  // tokens that truncate() may take back
+  // What decoding state takes.
+  int64_t slot_bytes = 0;
+  int64_t page_bytes = 0;
+  int64_t snapshot_bytes = 0;  // at most, of save_slot()
 };
 
 // The discrete decisions of a pass, for experiments that must not be disturbed by near-ties: expert

@@ -16,7 +16,8 @@
 namespace nibble::models::deepseek_v4 {
 namespace {
 
-ModelInfo info_of(const Config& config, const Weights& weights) {
+ModelInfo info_of(const Config& config, const Numerics& numerics, const Weights& weights) {
+  const StateBytes bytes = state_bytes(config, numerics, weights.mtp.has_value());
   return {.architecture = "deepseek_v4",
           .vocab_size = config.vocab_size,
           .hidden_size = config.hidden_size,
@@ -24,7 +25,10 @@ ModelInfo info_of(const Config& config, const Weights& weights) {
           .max_position_embeddings = config.max_position_embeddings,
           .has_mtp = weights.mtp.has_value(),
           .page_size = kPageSize,
-          .max_rollback = kMaxRollback};
+          .max_rollback = kMaxRollback,
+          .slot_bytes = bytes.per_slot(),
+          .page_bytes = bytes.per_page(),
+          .snapshot_bytes = bytes.snapshot};
 }
 
 // Snapshots fit a model only if weights, row formats and rotation agree.
@@ -52,7 +56,7 @@ class DeepseekV4 final : public Model {
         ops_(std::move(ops)),
         device_(device),
         frequencies_(make_rope_frequencies(config_)),
-        info_(info_of(config_, weights_)),
+        info_(info_of(config_, numerics_, weights_)),
         fingerprint_(fingerprint_of(config_, numerics_, weights_)) {}
 
   const ModelInfo& info() const override { return info_; }
