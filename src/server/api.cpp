@@ -9,49 +9,18 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/chat_request.h"
-#include "server/completion_request.h"
 #include "server/error_response.h"
-#include "text/chat_protocol.h"
 
 namespace nibble::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::string_view kSamplingNote =
-    "temperature and penalties act in thinking mode too; the vendor's API ignores them there";
-
 Error api_error(Errc code, std::string message, std::string reason) {
   return {code, std::move(message), std::move(reason), {}};
 }
 
 std::string reason_of(const Error& error) {
   return error.reason.empty() ? errc_name(error.code) : error.reason;
-}
-
-// What the output parser needs to see of the specials that are otherwise skipped.
-std::vector<int32_t> markup_ids(const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  for (const std::string_view token : {text::kThinkOpen, text::kThinkClose, text::kDsmlToken}) {
-    if (const auto id = tokenizer.added_token(token)) ids.push_back(*id);
-  }
-  return ids;
-}
-
-// One engine request per choice. Choices of the same prompt get neighbouring seeds, so that they
-// differ and can be reproduced.
-void add_sequences(GenerationPlan& plan,
-                   const std::string& id,
-                   const std::vector<int32_t>& prompt_ids,
-                   const GenerationFields& fields) {
-  for (int32_t k = 0; k < fields.n; ++k) {
-    engine::Request sequence;
-    sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
-    sequence.prompt_ids = prompt_ids;
-    sequence.sampling = fields.sampling;
-    if (sequence.sampling.seed) *sequence.sampling.seed += static_cast<uint64_t>(k);
-    plan.sequences.push_back(std::move(sequence));
-  }
 }
 
 }  // namespace
@@ -72,6 +41,7 @@ struct Api::Route {
   Answer answer = nullptr;  // on the I/O thread
   Answer work = nullptr;    // or on a parser thread
   Planner plan = nullptr;   // or a completion
+  ErrorAdapter adapt_error = nullptr;
 };
 
 const Api::Route* Api::find_route(std::string_view path) {
@@ -85,8 +55,16 @@ const Api::Route* Api::find_route(std::string_view path) {
       {.path = "/version", .allow = kRead, .answer = &Api::version},
       {.path = "/metrics", .allow = kRead, .answer = &Api::expose_metrics},
       {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
-      {.path = "/v1/chat/completions", .allow = kWrite, .plan = &Api::plan_chat},
-      {.path = "/v1/completions", .allow = kWrite, .plan = &Api::plan_completion},
+      {.path = "/v1/chat/completions", .allow = kWrite, .plan = &GenerationPlanner::chat},
+      {.path = "/v1/completions", .allow = kWrite, .plan = &GenerationPlanner::completion},
+      {.path = "/v1/messages",
+       .allow = kWrite,
+       .plan = &GenerationPlanner::anthropic_message,
+       .adapt_error = &to_anthropic_error},
+      {.path = "/v1/messages/count_tokens",
+       .allow = kWrite,
+       .work = &Api::count_anthropic_tokens,
+       .adapt_error = &to_anthropic_error},
       // Known to clients, not to a model that only writes text.
       {.path = "/v1/embeddings", .allow = kWrite},
       {.path = "/v1/rerank", .allow = kWrite},
@@ -113,6 +91,7 @@ Api::Api(Options options, engine::Engine& engine, const text::Tokenizer& tokeniz
       metrics_({.model_name = options_.model.names.front(),
                 .version = options_.version,
                 .kernels = options_.kernels}),
+      planner_(options_.model, options_.version, tokenizer_, metrics_),
       unparsed_(options_.max_unparsed_requests) {
   for (int32_t i = 0; i < options_.num_parser_threads; ++i) {
     parser_threads_.emplace_back([this] { run_parser(); });
@@ -149,8 +128,11 @@ void Api::attach(HttpServer& server) {
 
 std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
   std::optional<HttpResponse> refusal = head_refusal(head);
-  if (refusal) metrics_.on_rejected(fmt::format("http_{}", refusal->status));
-  return refusal;
+  if (!refusal) return refusal;
+  metrics_.on_rejected(fmt::format("http_{}", refusal->status));
+  const Route* route = find_route(head.path);
+  if (route == nullptr || route->adapt_error == nullptr) return refusal;
+  return route->adapt_error(*std::move(refusal), head.id);
 }
 
 std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
@@ -201,10 +183,11 @@ void Api::handle(HttpRequest request, Exchange exchange) {
   // Shared, because a std::function must be copyable.
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool is_queued = unparsed_.try_push([this, shared, exchange, route] {
-    if (route->plan != nullptr) return parse_and_start(*shared, exchange, route->plan);
+    if (route->plan != nullptr) return parse_and_start(*shared, exchange, *route);
     work_and_respond(*shared, exchange, route->work);
   });
-  if (!is_queued) refuse(exchange, exhausted("too many requests wait to be read; try again later"));
+  if (is_queued) return;
+  refuse(exchange, *route, exhausted("too many requests wait to be read; try again later"));
 }
 
 HttpResponse Api::fault_response(int status, std::string_view text) {
@@ -306,12 +289,14 @@ void Api::run_parser() {
 }
 
 // Parser thread; what it finds goes back to the I/O thread.
-void Api::parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner) {
-  auto plan = std::make_shared<Result<GenerationPlan>>(make_plan(request, planner));
+void Api::parse_and_start(const HttpRequest& request,
+                          const Exchange& exchange,
+                          const Route& route) {
+  auto plan = std::make_shared<Result<GenerationPlan>>(make_plan(request, route.plan));
   const TimePoint received_at = request.received_at;
   const KeyId owner = request.owner;
-  generation_context_->io->post([this, plan, exchange, received_at, owner] {
-    if (!plan->ok()) return refuse(exchange, plan->error());
+  generation_context_->io->post([this, plan, exchange, received_at, owner, &route] {
+    if (!plan->ok()) return refuse(exchange, route, plan->error());
     const auto generation =
         Generation::start(*generation_context_, std::move(*plan).value(), exchange, received_at);
     if (!generation->is_over()) live_.add(exchange.request_id(), owner, generation);
@@ -320,7 +305,7 @@ void Api::parse_and_start(const HttpRequest& request, const Exchange& exchange, 
 
 Result<GenerationPlan> Api::make_plan(const HttpRequest& request, Planner planner) {
   TRY_ASSIGN(const std::optional<TimePoint> deadline, deadline_of(request));
-  TRY_ASSIGN(GenerationPlan plan, (this->*planner)(request));
+  TRY_ASSIGN(GenerationPlan plan, (planner_.*planner)(request));
   plan.deadline = deadline;
   return plan;
 }
@@ -354,78 +339,26 @@ void Api::work_and_respond(const HttpRequest& request, const Exchange& exchange,
   generation_context_->io->post([response, open = exchange]() mutable { open.respond(*response); });
 }
 
-void Api::refuse(const Exchange& exchange, const Error& error) {
+HttpResponse Api::error_answer(const Error& error) const {
+  const bool is_temporary = error.code == Errc::kExhausted || error.code == Errc::kUnavailable;
+  return is_temporary ? error_response(error, retry_after_seconds()) : error_response(error);
+}
+
+void Api::refuse(const Exchange& exchange, const Route& route, const Error& error) {
   metrics_.on_rejected(reason_of(error));
   Exchange open = exchange;
-  const bool is_temporary = error.code == Errc::kExhausted || error.code == Errc::kUnavailable;
-  open.respond(is_temporary ? error_response(error, retry_after_seconds()) : error_response(error));
-}
-
-Result<json::Value> Api::parse_body(const HttpRequest& request) const {
-  // Token ids of the longest prompt, twice, and ample room for everything else.
-  const json::Limits limits = {.max_nodes = 1'000'000 + 2 * int64_t{options_.model.max_context},
-                               .max_bytes = INT64_MAX};
-  Result<json::Value> parsed = json::parse(request.body, limits);
-  if (parsed.ok()) return parsed;
-  Error error = std::move(parsed).error();
-  error.reason = "invalid_json";
-  return error;
-}
-
-ReplyEnvelope Api::envelope(std::string_view id_prefix, const GenerationFields& fields) const {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return {.id = make_id(id_prefix),
-          .model = fields.model,
-          .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-          .system_fingerprint = "nibble-" + options_.version,
-          .include_usage = fields.include_usage,
-          .continuous_usage = fields.continuous_usage};
-}
-
-Result<GenerationPlan> Api::plan_chat(const HttpRequest& request) {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
-  TRY_ASSIGN(ChatRequest chat, parse_chat_request(body, options_.model));
-  metrics_.on_unknown_fields(chat.num_unknown_fields);
-  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
-  const auto thinking =
-      chat.starts_in_reasoning() ? text::ThinkingMode::kThinking : text::ThinkingMode::kChat;
-  ChatReply reply({.envelope = envelope("chatcmpl-", chat.fields),
-                   .parser = {.thinking = thinking, .parse_tool_calls = chat.parse_tool_calls},
-                   .include_reasoning = chat.include_reasoning,
-                   .wants_logprobs = chat.fields.sampling.logprobs,
-                   .num_choices = chat.fields.n,
-                   .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
-                  tokenizer_);
-  GenerationPlan plan{
-      .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
-  chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
-  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields);
-  const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
-  if (is_thinking && chat.fields.shapes_sampling) {
-    plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
+  HttpResponse response = error_answer(error);
+  if (route.adapt_error != nullptr) {
+    response = route.adapt_error(std::move(response), exchange.request_id());
   }
-  return plan;
+  open.respond(response);
 }
 
-Result<GenerationPlan> Api::plan_completion(const HttpRequest& request) {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
-  TRY_ASSIGN(CompletionRequest completion,
-             parse_completion_request(body, options_.model, tokenizer_));
-  metrics_.on_unknown_fields(completion.num_unknown_fields);
-  CompletionReply reply({.envelope = envelope("cmpl-", completion.fields),
-                         .prompts = completion.prompts,
-                         .n = completion.fields.n,
-                         .echo = completion.echo,
-                         .is_echo_only = completion.is_echo_only,
-                         .wants_logprobs = completion.wants_logprobs},
-                        tokenizer_);
-  GenerationPlan plan{
-      .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
-  const std::string id = make_id("completion-");
-  for (const CompletionPrompt& prompt : completion.prompts) {
-    add_sequences(plan, id, prompt.ids, completion.fields);
-  }
-  return plan;
+// Parser thread.
+HttpResponse Api::count_anthropic_tokens(const HttpRequest& request) {
+  const Result<int32_t> count = planner_.count_anthropic_tokens(request);
+  if (count.ok()) return json_response(json::make_object({{"input_tokens", *count}}));
+  return to_anthropic_error(error_response(count.error()), request.id);
 }
 
 }  // namespace nibble::server

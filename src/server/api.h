@@ -17,6 +17,7 @@
 #include "server/access_policy.h"
 #include "server/generation.h"
 #include "server/generation_fields.h"
+#include "server/generation_planner.h"
 #include "server/http_server.h"
 #include "server/live_requests.h"
 #include "server/metrics.h"
@@ -67,16 +68,14 @@ class Api final {
   HttpResponse show_model(const HttpRequest& request);
   json::Object model_object(const std::string& name) const;
 
-  using Planner = Result<GenerationPlan> (Api::*)(const HttpRequest&);
-  void parse_and_start(const HttpRequest& request, const Exchange& exchange, Planner planner);
+  using Planner = Result<GenerationPlan> (GenerationPlanner::*)(const HttpRequest&) const;
+  void parse_and_start(const HttpRequest& request, const Exchange& exchange, const Route& route);
   Result<GenerationPlan> make_plan(const HttpRequest& request, Planner planner);
   Result<std::optional<TimePoint>> deadline_of(const HttpRequest& request) const;
   void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
-  Result<GenerationPlan> plan_chat(const HttpRequest& request);
-  Result<GenerationPlan> plan_completion(const HttpRequest& request);
-  Result<json::Value> parse_body(const HttpRequest& request) const;
-  ReplyEnvelope envelope(std::string_view id_prefix, const GenerationFields& fields) const;
-  void refuse(const Exchange& exchange, const Error& error);
+  HttpResponse count_anthropic_tokens(const HttpRequest& request);
+  HttpResponse error_answer(const Error& error) const;
+  void refuse(const Exchange& exchange, const Route& route, const Error& error);
 
   int32_t retry_after_seconds() const;
   void run_parser();
@@ -86,6 +85,7 @@ class Api final {
   const text::Tokenizer& tokenizer_;
   const int64_t created_;  // seconds since 1970
   Metrics metrics_;
+  const GenerationPlanner planner_;
   std::atomic<bool> is_draining_ = false;
   double mean_generation_seconds_ = 1;  // I/O thread; a moving average, for Retry-After
 

@@ -86,19 +86,6 @@ Result<void> read_content(FieldReader& reader, Message& message) {
   return read_parts(*content->as_array(), path, message);
 }
 
-// Names go into the markup of the prompt as they are.
-Result<void> check_function_name(const std::string& name, std::string param) {
-  constexpr size_t kMaxNameBytes = 256;
-  const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) {
-    return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '<' || c == '>' || c == '\x7f';
-  });
-  if (is_plain && !name.empty() && name.size() <= kMaxNameBytes) return {};
-  return wrong_value(
-      std::move(param),
-      fmt::format("expected a name of 1 to {} bytes without quotes and angle brackets",
-                  kMaxNameBytes));
-}
-
 // Arguments are JSON text; clients that send the object itself are understood too.
 Result<void> read_arguments(FieldReader& reader, std::string& target) {
   const json::Value* arguments = reader.any("arguments");
@@ -198,6 +185,18 @@ Result<std::vector<Message>> read_messages(const json::Array& messages) {
   }
   TRY(check_ending(result));
   return result;
+}
+
+Result<void> check_function_name(const std::string& name, std::string param) {
+  constexpr size_t kMaxNameBytes = 256;
+  const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '<' || c == '>' || c == '\x7f';
+  });
+  if (is_plain && !name.empty() && name.size() <= kMaxNameBytes) return {};
+  return wrong_value(
+      std::move(param),
+      fmt::format("expected a name of 1 to {} bytes without quotes and angle brackets",
+                  kMaxNameBytes));
 }
 
 Result<json::Array> read_tools(const json::Array& tools) {

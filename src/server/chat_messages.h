@@ -1,6 +1,7 @@
 // The messages and tools of a chat request, from JSON to what the chat encoder renders.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -17,6 +18,10 @@ Result<std::vector<text::Message>> read_messages(const json::Array& messages);
 
 // The bare `function` objects of a `tools` array.
 Result<json::Array> read_tools(const json::Array& tools);
+
+// Names go into the markup of the prompt as they are: kInvalidArgument for quotes, angle brackets
+// and control characters, and for names that are empty or very long.
+Result<void> check_function_name(const std::string& name, std::string param);
 
 // Gives `tools` to the first system message, which is made when there is none.
 void attach_tools(std::vector<text::Message>& messages, json::Array tools);

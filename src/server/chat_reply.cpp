@@ -98,7 +98,7 @@ std::string ChatReply::end_events() const {
 
 std::string ChatReply::error_events(const Error& error) const {
   std::string events;
-  append_event(events, error_body(http_status(error.code), error));
+  append_event(events, error_body(http_status(error), error));
   return events;
 }
 

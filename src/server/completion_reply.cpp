@@ -147,7 +147,7 @@ std::string CompletionReply::end_events() const {
 
 std::string CompletionReply::error_events(const Error& error) const {
   std::string events;
-  append_event(events, error_body(http_status(error.code), error));
+  append_event(events, error_body(http_status(error), error));
   return events;
 }
 

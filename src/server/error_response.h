@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -23,6 +24,9 @@ HttpResponse error_response(int status, const Error& error);
 HttpResponse error_response(const Error& error);
 // Adds Retry-After, which SDKs honour instead of their own short back-off.
 HttpResponse error_response(const Error& error, int32_t retry_after_seconds);
+
+// Puts an error response of the OpenAI protocol into another protocol's form. Null: leave it.
+using ErrorAdapter = HttpResponse (*)(HttpResponse response, std::string_view request_id);
 
 // A response with a compact JSON body.
 HttpResponse json_response(const json::Value& body, int status = 200);

@@ -105,8 +105,10 @@ void Generation::begin() {
     exchange_.at_deadline(*plan_.deadline, [self = shared_from_this()] { self->expire(); });
   }
   if (!plan_.stream) return;
-  exchange_.start_stream(stream_head(std::move(plan_.headers)), context_.heartbeat);
-  exchange_.write(visit_reply([](const auto& reply) { return reply.begin_events(); }));
+  Exchange::Heartbeat heartbeat = context_.heartbeat;
+  if (!plan_.ping.empty()) heartbeat.text = plan_.ping;
+  exchange_.start_stream(stream_head(std::move(plan_.headers)), std::move(heartbeat));
+  exchange_.write(visit_reply([](auto& reply) { return reply.begin_events(); }));
 }
 
 Generation::Generation(GenerationContext& context,
@@ -170,7 +172,7 @@ void Generation::finish() {
     response.headers = std::move(plan_.headers);
     return exchange_.respond(response);
   }
-  events_ += visit_reply([](const auto& reply) { return reply.end_events(); });
+  events_ += visit_reply([](auto& reply) { return reply.end_events(); });
   exchange_.write(events_);
   exchange_.finish_stream();
 }
@@ -188,8 +190,12 @@ void Generation::fail(const Error& error) {
   }
   const bool is_temporary = status == 429 || status == 503;
   context_.metrics.on_rejected(error.reason.empty() ? errc_name(error.code) : error.reason);
-  exchange_.respond(is_temporary ? error_response(error, context_.retry_after())
-                                 : error_response(error));
+  HttpResponse response =
+      is_temporary ? error_response(error, context_.retry_after()) : error_response(error);
+  if (plan_.adapt_error != nullptr) {
+    response = plan_.adapt_error(std::move(response), exchange_.request_id());
+  }
+  exchange_.respond(response);
 }
 
 void Generation::abandon(Gone why) {

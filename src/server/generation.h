@@ -6,14 +6,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "server/anthropic_reply.h"
 #include "server/chat_reply.h"
 #include "server/completion_reply.h"
+#include "server/error_response.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
 
@@ -22,11 +25,13 @@ namespace nibble::server {
 // Everything that parsing made of a request.
 struct GenerationPlan {
   std::vector<engine::Request> sequences;  // one per choice, in their order
-  std::variant<ChatReply, CompletionReply> reply;
+  std::variant<ChatReply, CompletionReply, AnthropicReply> reply;
   std::string prompt_param;  // the field that is at fault when the context is too small
   bool stream = false;
   std::vector<Header> headers;  // of the response
   std::optional<TimePoint> deadline;
+  std::string_view ping = {};  // keeps a silent stream alive; empty: the context's
+  ErrorAdapter adapt_error = nullptr;
 };
 
 // Longer-lived than every generation.

@@ -36,19 +36,6 @@ constexpr const char* kConstraintFields[] = {"structured_outputs",
                                              "guided_grammar",
                                              "structural_tag"};
 
-Result<void> read_model(FieldReader& reader, const ServedModel& model, std::string& target) {
-  target = model.names.front();
-  TRY(reader.read("model", target));
-  if (std::find(model.names.begin(), model.names.end(), target) != model.names.end()) return {};
-  constexpr size_t kMaxShown = 100;
-  return Error{Errc::kNotFound,
-               fmt::format("model: '{}' is not served here; this is '{}'",
-                           target.substr(0, kMaxShown),
-                           model.names.front()),
-               "model_not_found",
-               "model"};
-}
-
 Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
   TRY(reader.read("stream", fields.stream));
   TRY_ASSIGN(const json::Object* options, reader.object("stream_options"));
@@ -58,28 +45,6 @@ Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
   FieldReader option_reader(*options, "stream_options.");
   TRY(option_reader.read("include_usage", fields.include_usage));
   return option_reader.read("continuous_usage_stats", fields.continuous_usage);
-}
-
-Result<void> read_stop(FieldReader& reader, std::vector<std::string>& target) {
-  const json::Value* stop = reader.any("stop");
-  if (stop == nullptr) return {};
-  target.clear();
-  const json::Array single = stop->is_string() ? json::Array{*stop} : json::Array{};
-  const json::Array* items = stop->is_string() ? &single : stop->as_array();
-  if (items == nullptr) return wrong_type("stop", "a string or an array of strings", *stop);
-  if (items->size() > kMaxStops) {
-    return wrong_value(
-        "stop", fmt::format("expected at most {} strings, found {}", kMaxStops, items->size()));
-  }
-  for (const json::Value& item : *items) {
-    const std::string* text = item.as_string();
-    if (text == nullptr) return wrong_type("stop", "an array of strings", item);
-    if (text->empty() || text->size() > kMaxStopBytes) {
-      return wrong_value("stop", fmt::format("expected strings of 1 to {} bytes", kMaxStopBytes));
-    }
-    target.push_back(*text);
-  }
-  return {};
 }
 
 Result<void> read_stop_token_ids(FieldReader& reader,
@@ -118,18 +83,14 @@ Result<void> read_logit_bias(FieldReader& reader,
   return {};
 }
 
-Result<void> read_lengths(FieldReader& reader,
-                          int32_t max_tokens_min,
-                          engine::SamplingParams& sampling) {
-  TRY(reader.read("max_tokens", sampling.max_tokens, {max_tokens_min, INT32_MAX}));
-  TRY(reader.read("max_completion_tokens", sampling.max_tokens, {1, INT32_MAX}));
+Result<void> read_min_tokens(FieldReader& reader, engine::SamplingParams& sampling) {
   TRY(reader.read("min_tokens", sampling.min_tokens, {0, INT32_MAX}));
   if (sampling.max_tokens > 0 && sampling.min_tokens > sampling.max_tokens) {
     return wrong_value(
         "min_tokens",
         fmt::format("{} is more than max_tokens {}", sampling.min_tokens, sampling.max_tokens));
   }
-  return reader.read("ignore_eos", sampling.ignore_eos);
+  return {};
 }
 
 Result<void> read_distribution(FieldReader& reader,
@@ -166,22 +127,78 @@ Result<void> read_output_shape(FieldReader& reader, engine::SamplingParams& samp
 
 }  // namespace
 
+Result<void> read_model(FieldReader& reader, const ServedModel& model, std::string& target) {
+  target = model.names.front();
+  TRY(reader.read("model", target));
+  if (std::find(model.names.begin(), model.names.end(), target) != model.names.end()) return {};
+  constexpr size_t kMaxShown = 100;
+  return Error{Errc::kNotFound,
+               fmt::format("model: '{}' is not served here; this is '{}'",
+                           target.substr(0, kMaxShown),
+                           model.names.front()),
+               "model_not_found",
+               "model"};
+}
+
+Result<void> read_stop(FieldReader& reader,
+                       std::string_view key,
+                       std::vector<std::string>& target) {
+  const json::Value* stop = reader.any(key);
+  if (stop == nullptr) return {};
+  target.clear();
+  const json::Array single = stop->is_string() ? json::Array{*stop} : json::Array{};
+  const json::Array* items = stop->is_string() ? &single : stop->as_array();
+  if (items == nullptr)
+    return wrong_type(reader.param(key), "a string or an array of strings", *stop);
+  if (items->size() > kMaxStops) {
+    return wrong_value(
+        reader.param(key),
+        fmt::format("expected at most {} strings, found {}", kMaxStops, items->size()));
+  }
+  for (const json::Value& item : *items) {
+    const std::string* text = item.as_string();
+    if (text == nullptr) return wrong_type(reader.param(key), "an array of strings", item);
+    if (text->empty() || text->size() > kMaxStopBytes) {
+      return wrong_value(reader.param(key),
+                         fmt::format("expected strings of 1 to {} bytes", kMaxStopBytes));
+    }
+    target.push_back(*text);
+  }
+  return {};
+}
+
+GenerationFields default_fields(const ServedModel& model) {
+  GenerationFields fields;
+  fields.model = model.names.front();
+  fields.sampling = model.default_sampling;
+  return fields;
+}
+
+Result<void> read_sampling(FieldReader& reader,
+                           const ServedModel& model,
+                           GenerationFields& fields) {
+  engine::SamplingParams& sampling = fields.sampling;
+  TRY(read_min_tokens(reader, sampling));
+  TRY(reader.read("ignore_eos", sampling.ignore_eos));
+  TRY(read_distribution(reader, model, fields));
+  TRY(read_logit_bias(reader, model.vocab_size, sampling.logit_bias));
+  TRY(read_stop_token_ids(reader, model.vocab_size, sampling.stop_token_ids));
+  return read_output_shape(reader, sampling);
+}
+
 Result<GenerationFields> read_generation_fields(FieldReader& reader,
                                                 const ServedModel& model,
                                                 MaxTokensRule max_tokens) {
-  GenerationFields fields;
+  GenerationFields fields = default_fields(model);
   engine::SamplingParams& sampling = fields.sampling;
-  sampling = model.default_sampling;
   if (sampling.max_tokens == 0) sampling.max_tokens = max_tokens.if_absent;
   TRY(read_model(reader, model, fields.model));
   TRY(read_streaming(reader, fields));
   TRY(reader.read("n", fields.n, {1, kMaxN}));
-  TRY(read_lengths(reader, max_tokens.min, sampling));
-  TRY(read_distribution(reader, model, fields));
-  TRY(read_logit_bias(reader, model.vocab_size, sampling.logit_bias));
-  TRY(read_stop(reader, sampling.stop));
-  TRY(read_stop_token_ids(reader, model.vocab_size, sampling.stop_token_ids));
-  TRY(read_output_shape(reader, sampling));
+  TRY(reader.read("max_tokens", sampling.max_tokens, {max_tokens.min, INT32_MAX}));
+  TRY(reader.read("max_completion_tokens", sampling.max_tokens, {1, INT32_MAX}));
+  TRY(read_stop(reader, "stop", sampling.stop));
+  TRY(read_sampling(reader, model, fields));
   for (const char* key : kIgnoredFields) reader.ignore(key);
   return fields;
 }

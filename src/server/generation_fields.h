@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -51,6 +52,15 @@ struct MaxTokensRule {
 Result<GenerationFields> read_generation_fields(FieldReader& reader,
                                                 const ServedModel& model,
                                                 MaxTokensRule max_tokens);
+
+// The same in parts, for protocols that spell some of them differently. Defaults are the
+// operator's.
+GenerationFields default_fields(const ServedModel& model);
+Result<void> read_model(FieldReader& reader, const ServedModel& model, std::string& target);
+// `key` holds a string or strings.
+Result<void> read_stop(FieldReader& reader, std::string_view key, std::vector<std::string>& target);
+// Everything that shapes the choice of tokens. After max_tokens is known.
+Result<void> read_sampling(FieldReader& reader, const ServedModel& model, GenerationFields& fields);
 
 // Members that would change the output but cannot take effect here: kUnsupported when they say
 // something.

@@ -79,6 +79,8 @@ const char* reason_phrase(int status) {
       return "Gateway Timeout";
     case 505:
       return "HTTP Version Not Supported";
+    case 529:
+      return "Overloaded";
     default:
       return "Unknown";
   }

@@ -1,0 +1,157 @@
+#include "server/generation_planner.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "server/anthropic_request.h"
+#include "server/completion_request.h"
+#include "text/chat_protocol.h"
+
+namespace nibble::server {
+namespace {
+
+constexpr std::string_view kSamplingNote =
+    "temperature and penalties act in thinking mode too; the vendor's API ignores them there";
+
+// What the output parser needs to see of the specials that are otherwise skipped.
+std::vector<int32_t> markup_ids(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const std::string_view token : {text::kThinkOpen, text::kThinkClose, text::kDsmlToken}) {
+    if (const auto id = tokenizer.added_token(token)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+// One engine request per choice. Choices of the same prompt get neighbouring seeds, so that they
+// differ and can be reproduced.
+void add_sequences(GenerationPlan& plan,
+                   const std::string& id,
+                   const std::vector<int32_t>& prompt_ids,
+                   const GenerationFields& fields) {
+  for (int32_t k = 0; k < fields.n; ++k) {
+    engine::Request sequence;
+    sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
+    sequence.prompt_ids = prompt_ids;
+    sequence.sampling = fields.sampling;
+    if (sequence.sampling.seed) *sequence.sampling.seed += static_cast<uint64_t>(k);
+    plan.sequences.push_back(std::move(sequence));
+  }
+}
+
+text::OutputParser::Options parser_options(const ChatRequest& chat) {
+  const auto thinking =
+      chat.starts_in_reasoning() ? text::ThinkingMode::kThinking : text::ThinkingMode::kChat;
+  return {.thinking = thinking, .parse_tool_calls = chat.parse_tool_calls};
+}
+
+// Since 1970.
+int64_t now_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+}  // namespace
+
+Result<json::Value> GenerationPlanner::parse_body(const HttpRequest& request) const {
+  // Token ids of the longest prompt, twice, and ample room for everything else.
+  const json::Limits limits = {.max_nodes = 1'000'000 + 2 * int64_t{model_.max_context},
+                               .max_bytes = INT64_MAX};
+  Result<json::Value> parsed = json::parse(request.body, limits);
+  if (parsed.ok()) return parsed;
+  Error error = std::move(parsed).error();
+  error.reason = "invalid_json";
+  return error;
+}
+
+ReplyEnvelope GenerationPlanner::envelope(std::string_view id_prefix,
+                                          const GenerationFields& fields) const {
+  return {.id = make_id(id_prefix),
+          .model = fields.model,
+          .created = now_seconds(),
+          .system_fingerprint = "nibble-" + version_,
+          .include_usage = fields.include_usage,
+          .continuous_usage = fields.continuous_usage};
+}
+
+void GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
+                                           ChatRequest& chat,
+                                           const std::vector<int32_t>& prompt_ids) const {
+  chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
+  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields);
+  const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
+  if (is_thinking && chat.fields.shapes_sampling) {
+    plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
+  }
+}
+
+Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(ChatRequest chat, parse_chat_request(body, model_));
+  metrics_.on_unknown_fields(chat.num_unknown_fields);
+  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
+  ChatReply reply({.envelope = envelope("chatcmpl-", chat.fields),
+                   .parser = parser_options(chat),
+                   .include_reasoning = chat.include_reasoning,
+                   .wants_logprobs = chat.fields.sampling.logprobs,
+                   .num_choices = chat.fields.n,
+                   .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
+                  tokenizer_);
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
+  add_chat_sequences(plan, chat, prompt_ids);
+  return plan;
+}
+
+Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request) const {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(CompletionRequest completion, parse_completion_request(body, model_, tokenizer_));
+  metrics_.on_unknown_fields(completion.num_unknown_fields);
+  CompletionReply reply({.envelope = envelope("cmpl-", completion.fields),
+                         .prompts = completion.prompts,
+                         .n = completion.fields.n,
+                         .echo = completion.echo,
+                         .is_echo_only = completion.is_echo_only,
+                         .wants_logprobs = completion.wants_logprobs},
+                        tokenizer_);
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
+  const std::string id = make_id("completion-");
+  for (const CompletionPrompt& prompt : completion.prompts) {
+    add_sequences(plan, id, prompt.ids, completion.fields);
+  }
+  return plan;
+}
+
+Result<GenerationPlan> GenerationPlanner::anthropic_message(const HttpRequest& request) const {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(ChatRequest chat, parse_anthropic_request(body, model_, AnthropicPurpose::kMessage));
+  metrics_.on_unknown_fields(chat.num_unknown_fields);
+  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
+  AnthropicReply reply({.id = make_id("msg_"),
+                        .model = chat.fields.model,
+                        .parser = parser_options(chat),
+                        .include_reasoning = chat.include_reasoning,
+                        .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
+                       tokenizer_);
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
+  plan.headers.push_back({"request-id", request.id});
+  plan.ping = AnthropicReply::kPing;
+  plan.adapt_error = &to_anthropic_error;
+  add_chat_sequences(plan, chat, prompt_ids);
+  return plan;
+}
+
+Result<int32_t> GenerationPlanner::count_anthropic_tokens(const HttpRequest& request) const {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const ChatRequest chat,
+             parse_anthropic_request(body, model_, AnthropicPurpose::kCountTokens));
+  metrics_.on_unknown_fields(chat.num_unknown_fields);
+  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
+  return static_cast<int32_t>(prompt_ids.size());
+}
+
+}  // namespace nibble::server
