@@ -12,7 +12,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A safetensors file of one F32 tensor [2] per name.
+// A safetensors file.
+std::string file_of(std::string header, size_t data_bytes) {
+  while (header.size() % 8 != 0) header += ' ';
+  std::string file;
+  for (size_t i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i) & 255);
+  return file + header + std::string(data_bytes, 'x');
+}
+
+// One F32 tensor [2] per name.
 std::string shard_of(const std::vector<std::string>& names) {
   std::string header = "{";
   for (size_t i = 0; i < names.size(); ++i) {
@@ -20,11 +28,7 @@ std::string shard_of(const std::vector<std::string>& names) {
               R"(":{"dtype":"F32","shape":[2],"data_offsets":[)" + std::to_string(8 * i) + "," +
               std::to_string(8 * i + 8) + "]}";
   }
-  header += "}";
-  while (header.size() % 8 != 0) header += ' ';
-  std::string file;
-  for (size_t i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i) & 255);
-  return file + header + std::string(8 * names.size(), 'x');
+  return file_of(header + "}", 8 * names.size());
 }
 
 std::string index_of(std::string_view map, int64_t total_size = 24) {
@@ -79,15 +83,42 @@ TEST(ModelDescription, ShortShardIsF1) {
   bytes.pop_back();
   model.dir.write("m1.safetensors", bytes);
   EXPECT_THAT(model.reasons(), ElementsAre("Q-F1"));
-  EXPECT_THAT(model.describe().faults[0].message, HasSubstr("The download is incomplete"));
+  EXPECT_THAT(model.describe().faults[0].message,
+              HasSubstr("(1 missing): the download is incomplete. Lost: b. Delete this file"));
   // The rest is still described.
   EXPECT_EQ(model.describe().tensors.size(), 1U);
 }
 
-TEST(ModelDescription, ShardShorterThanItsHeaderIsF1) {
+TEST(ModelDescription, ShortShardNamesWhatItLoses) {
+  const TwoShards model;
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f", "g"};
+  std::string bytes = shard_of(names);
+  bytes.resize(bytes.size() - 6 * 8 + 1);
+  model.dir.write("m1.safetensors", bytes);
+  EXPECT_THAT(model.describe().faults[0].message,
+              HasSubstr("(47 missing): the download is incomplete. Lost: b, c, d, e and 2 more."));
+}
+
+TEST(ModelDescription, ShardShorterThanItsHeaderIsF2) {
   const TwoShards model;
   model.dir.write("m1.safetensors", shard_of({"a", "b"}).substr(0, 40));
-  EXPECT_THAT(model.reasons(), ElementsAre("Q-F1"));
+  EXPECT_THAT(model.reasons(), ElementsAre("Q-F2"));
+  EXPECT_THAT(model.describe().faults[0].message, HasSubstr("The download is incomplete"));
+}
+
+// safetensors counts codes, torch counts bytes.
+TEST(ModelDescription, PackedFp4IsReadAsBytes) {
+  const TwoShards model;
+  for (const char* shape : {"[2,8]", "[4,4]", "[8]", "[16]"}) {
+    model.dir.write("m2.safetensors",
+                    file_of(R"({"c":{"dtype":"F4","shape":)" + std::string(shape) +
+                                R"(,"data_offsets":[0,8]}})",
+                            8));
+    const ModelDescription description = model.describe();
+    ASSERT_THAT(description.faults, IsEmpty()) << shape;
+    EXPECT_EQ(description.tensors[2].dtype, DType::kU8);
+    EXPECT_EQ(description.tensors[2].shape.num_elements(), 8) << shape;
+  }
 }
 
 TEST(ModelDescription, DamagedHeaderIsF2) {

@@ -74,23 +74,40 @@ Result<std::vector<int64_t>> read_sizes(const json::Object& entry,
   return sizes;
 }
 
-Result<DType> read_dtype(const json::Object& entry, const Place& place) {
+constexpr std::string_view kPackedFp4 = "F4";
+
+Result<std::string> read_dtype_name(const json::Object& entry, const Place& place) {
   TRY_ASSIGN(const json::Value* value, require_member(entry, "dtype", place));
   const std::string* name = value->as_string();
   if (name == nullptr)
     return place.damaged(fmt::format("dtype is {}, expected a string", display_value(*value)));
-  const std::optional<DType> dtype = dtype_from_name(*name);
-  if (!dtype) {
-    Error error =
-        place.unreadable(fmt::format("dtype {}, expected one of BOOL, U8, I8, I16, U16, I32, "
-                                     "U32, I64, U64, F16, BF16, F32, F64, "
-                                     "F8_E4M3, F8_E5M2, F8_E8M0",
-                                     display_name(*name)),
-                         "Convert the checkpoint to one of these.");
-    error.reason = kUnknownDtypeReason;
-    return error;
+  return *name;
+}
+
+Result<DType> dtype_of(const std::string& name, const Place& place) {
+  if (name == kPackedFp4) return DType::kU8;
+  const std::optional<DType> dtype = dtype_from_name(name);
+  if (dtype) return *dtype;
+  Error error =
+      place.unreadable(fmt::format("dtype {}, expected one of BOOL, U8, I8, I16, U16, I32, U32, "
+                                   "I64, U64, F16, BF16, F32, F64, F8_E4M3, F8_E5M2, F8_E8M0, F4",
+                                   display_name(name)),
+                       "Convert the checkpoint to one of these.");
+  error.reason = kUnknownDtypeReason;
+  return error;
+}
+
+// The shape in bytes of packed codes whose shape may count codes.
+Shape shape_in_bytes(const Shape& shape, int64_t num_bytes) {
+  const std::optional<int64_t> elements = shape.checked_num_elements();
+  const int32_t last = shape.rank() - 1;
+  if (!elements || last < 0 || *elements == num_bytes || *elements / 2 != num_bytes ||
+      shape[last] % 2 != 0) {
+    return shape;
   }
-  return *dtype;
+  std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
+  dims.back() /= 2;
+  return *Shape::from(dims);
 }
 
 Result<Shape> read_shape(const json::Object& entry, const Place& place) {
@@ -114,7 +131,8 @@ Result<StoredTensor> read_tensor(const json::Member& member,
   }
   StoredTensor tensor;
   tensor.meta.name = member.key;
-  TRY_ASSIGN(tensor.meta.dtype, read_dtype(*entry, place));
+  TRY_ASSIGN(const std::string dtype, read_dtype_name(*entry, place));
+  TRY_ASSIGN(tensor.meta.dtype, dtype_of(dtype, place));
   TRY_ASSIGN(tensor.meta.shape, read_shape(*entry, place));
   TRY_ASSIGN(const std::vector<int64_t> offsets, read_sizes(*entry, "data_offsets", place));
   if (offsets.size() != 2) {
@@ -123,6 +141,9 @@ Result<StoredTensor> read_tensor(const json::Member& member,
   if (offsets[0] > offsets[1]) {
     return place.damaged(
         fmt::format("data_offsets [{}, {}], expected begin <= end", offsets[0], offsets[1]));
+  }
+  if (dtype == kPackedFp4) {
+    tensor.meta.shape = shape_in_bytes(tensor.meta.shape, offsets[1] - offsets[0]);
   }
   std::optional<int64_t> num_bytes = tensor.meta.shape.checked_num_elements();
   if (num_bytes) num_bytes = checked_mul(*num_bytes, dtype_size(tensor.meta.dtype));
@@ -174,6 +195,19 @@ Error truncated(std::string message) {
   return error;
 }
 
+// "a, b and 12 more": the tensors whose data a file of `file_size` bytes does not hold whole.
+std::string lost_tensors(const SafetensorsHeader& header, int64_t file_size) {
+  constexpr size_t kShown = 4;
+  std::string names;
+  size_t count = 0;
+  for (const StoredTensor& tensor : header.tensors) {
+    if (tensor.end <= file_size) continue;
+    if (++count > kShown) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", display_name(tensor.meta.name));
+  }
+  return count > kShown ? fmt::format("{} and {} more", names, count - kShown) : names;
+}
+
 // `tensors` is sorted by begin.
 Result<void> check_coverage(const SafetensorsHeader& header,
                             int64_t file_size,
@@ -191,14 +225,14 @@ Result<void> check_coverage(const SafetensorsHeader& header,
     expected = tensor.end;
   }
   if (file_size < expected) {
-    return truncated(
-        fmt::format("{}: file of {} bytes, expected {}: its header describes {} more. The download "
-                    "is incomplete; "
-                    "delete this file and fetch it again.",
-                    display_name(file),
-                    file_size,
-                    expected,
-                    expected - file_size));
+    return truncated(fmt::format(
+        "{}: file of {} bytes, expected {} by its header ({} missing): the download is incomplete. "
+        "Lost: {}. Delete this file and fetch it again.",
+        display_name(file),
+        file_size,
+        expected,
+        expected - file_size,
+        lost_tensors(header, file_size)));
   }
   if (file_size > expected) {
     return data_loss(
@@ -246,13 +280,13 @@ Result<int64_t> safetensors_prefix_bytes(std::span<const std::byte> first_bytes,
                     kMaxHeaderBytes));
   }
   if (length > file_size - kLengthBytes) {
-    return truncated(
-        fmt::format("{}: header of {} bytes in a file of {}, expected at most {}. The "
-                    "download is incomplete; delete this file and fetch it again.",
+    return data_loss(
+        fmt::format("{}: header of {} bytes in a file of {}, expected at most {}. The download is "
+                    "incomplete; delete this file and fetch it again.",
                     display_name(file_name),
                     length,
                     file_size,
-                    file_size - 8));
+                    file_size - kLengthBytes));
   }
   return kLengthBytes + length;
 }

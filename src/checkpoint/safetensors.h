@@ -18,8 +18,8 @@
 
 namespace nibble::checkpoint {
 
-// 25 MB: the largest known header (145,116 tensors) has 18 MB.
-inline constexpr int64_t kMaxHeaderBytes = 25'000'000;
+// The format's own limit. The largest known header (145,116 tensors) has 18 MB.
+inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 // Error::reason of the faults that plans tell apart (spec "quantization" 4.2).
 inline constexpr const char* kTruncatedReason = "Q-F1";
