@@ -261,7 +261,7 @@ std::vector<Mutation> header_mutations() {
                   "[2,3]",
                   "[4294967296,4294967296]",
                   loss,
-                  {"layers.0.w.scale", "overflows", "expected fewer than 2^63 bytes"}),
+                  {"layers.0.w.scale", "overflows", "expected at most 2^48 bytes"}),
       header_edit("ByteCountOverflows",
                   "[2,3]",
                   "[4611686018427387904]",

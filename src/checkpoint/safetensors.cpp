@@ -121,6 +121,16 @@ Result<Shape> read_shape(const json::Object& entry, const Place& place) {
   return *shape;
 }
 
+// Products of any of the sizes stay far inside int64_t, also where another size is 0.
+bool is_sane(const TensorMeta& meta) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 48;
+  std::optional<int64_t> bytes = dtype_size(meta.dtype);
+  for (const int64_t dim : meta.shape.dims()) {
+    if (bytes) bytes = checked_mul(*bytes, std::max<int64_t>(dim, 1));
+  }
+  return bytes && *bytes <= kMaxBytes;
+}
+
 Result<StoredTensor> read_tensor(const json::Member& member,
                                  int64_t data_begin,
                                  const Place& place) {
@@ -145,19 +155,18 @@ Result<StoredTensor> read_tensor(const json::Member& member,
   if (dtype == kPackedFp4) {
     tensor.meta.shape = shape_in_bytes(tensor.meta.shape, offsets[1] - offsets[0]);
   }
-  std::optional<int64_t> num_bytes = tensor.meta.shape.checked_num_elements();
-  if (num_bytes) num_bytes = checked_mul(*num_bytes, dtype_size(tensor.meta.dtype));
-  if (!num_bytes) {
-    return place.damaged(fmt::format("shape {} of {} overflows, expected fewer than 2^63 bytes",
+  if (!is_sane(tensor.meta)) {
+    return place.damaged(fmt::format("shape {} of {} overflows, expected at most 2^48 bytes",
                                      tensor.meta.shape.to_string(),
                                      dtype_name(tensor.meta.dtype)));
   }
-  if (offsets[1] - offsets[0] != *num_bytes) {
+  const int64_t num_bytes = tensor.meta.shape.num_elements() * dtype_size(tensor.meta.dtype);
+  if (offsets[1] - offsets[0] != num_bytes) {
     return place.damaged(fmt::format("data_offsets [{}, {}] span {} bytes, expected {} for {} {}",
                                      offsets[0],
                                      offsets[1],
                                      offsets[1] - offsets[0],
-                                     *num_bytes,
+                                     num_bytes,
                                      dtype_name(tensor.meta.dtype),
                                      tensor.meta.shape.to_string()));
   }

@@ -52,29 +52,6 @@ std::string_view string_at(const json::Value& object, std::string_view key) {
   return text == nullptr ? std::string_view() : *text;
 }
 
-int32_t integer_at(const json::Value& object, std::string_view key, int32_t fallback) {
-  const json::Value* value = object.find(key);
-  const std::optional<int64_t> number = value == nullptr ? std::nullopt : value->as_int64();
-  if (!number || *number < -1 || *number > 1 << 20) return fallback;
-  return static_cast<int32_t>(*number);
-}
-
-bool bool_at(const json::Value& object, std::string_view key) {
-  const json::Value* value = object.find(key);
-  const bool* flag = value == nullptr ? nullptr : value->as_bool();
-  return flag != nullptr && *flag;
-}
-
-std::optional<BlockShape> block_at(const json::Value& object, std::string_view key) {
-  const json::Value* value = object.find(key);
-  const json::Array* array = value == nullptr ? nullptr : value->as_array();
-  if (array == nullptr || array->size() != 2) return std::nullopt;
-  const std::optional<int64_t> n = (*array)[0].as_int64();
-  const std::optional<int64_t> k = (*array)[1].as_int64();
-  if (!n || !k || *n < 1 || *k < 1 || *n > 1 << 16 || *k > 1 << 16) return std::nullopt;
-  return BlockShape{static_cast<int32_t>(*n), static_cast<int32_t>(*k)};
-}
-
 struct Algorithm {
   std::string_view name;
   SchemeKind kind;
@@ -147,6 +124,21 @@ std::string join(const List& list) {
     }
   }
   return text;
+}
+
+// Whether `entry` is `name` or a dotted prefix of it.
+bool covers(std::string_view entry, std::string_view name) {
+  return name.substr(0, entry.size()) == entry &&
+         (name.size() == entry.size() || name[entry.size()] == '.');
+}
+
+// "layers.1*" also matches "layers.10.attn", which its author may not have meant.
+bool matches_longer_index(std::string_view entry, std::string_view name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (entry.size() < 2 || entry.back() != '*') return false;
+  const std::string_view prefix = entry.substr(0, entry.size() - 1);
+  return is_digit(prefix.back()) && !is_glob(prefix) && name.size() > prefix.size() &&
+         name.substr(0, prefix.size()) == prefix && is_digit(name[prefix.size()]);
 }
 
 // The name and its forms with a wrapper less or more; the first is the stored one.
@@ -298,6 +290,57 @@ class Declaration::Reader final {
                       known));
   }
 
+  // Values of other kinds, or out of range, are errors and count as absent.
+  void wrong(std::string_view key, const json::Value& value, std::string_view expected) {
+    const std::string found = json::dump(value, json::Style::kCompact);
+    error("Q-D1",
+          fmt::format("{} {} in a quantization section; expected {}. Fix: correct the file, or "
+                      "fetch it again",
+                      key,
+                      escape_for_display(std::string_view(found).substr(0, 80)),
+                      expected));
+  }
+
+  int32_t integer_at(const json::Value& object, std::string_view key, int32_t fallback) {
+    constexpr int64_t kMax = 1 << 20;
+    const json::Value* value = object.find(key);
+    if (value == nullptr || value->is_null()) return fallback;
+    const std::optional<int64_t> number = value->as_int64();
+    if (number && *number >= -1 && *number <= kMax) return static_cast<int32_t>(*number);
+    wrong(key, *value, fmt::format("an integer from -1 to {}", kMax));
+    return fallback;
+  }
+
+  // The width of integer codes.
+  int32_t bits_at(const json::Value& object, std::string_view key, int32_t fallback) {
+    const int32_t bits = integer_at(object, key, fallback);
+    if (bits == fallback || (bits >= 2 && bits <= 8) || bits == 16) return bits;
+    wrong(key, *object.find(key), "2 to 8, or 16 for not quantized");
+    return fallback;
+  }
+
+  bool bool_at(const json::Value& object, std::string_view key) {
+    const json::Value* value = object.find(key);
+    if (value == nullptr || value->is_null()) return false;
+    const bool* flag = value->as_bool();
+    if (flag == nullptr) wrong(key, *value, "true or false");
+    return flag != nullptr && *flag;
+  }
+
+  std::optional<BlockShape> block_at(const json::Value& object, std::string_view key) {
+    const json::Value* value = object.find(key);
+    if (value == nullptr || value->is_null()) return std::nullopt;
+    if (const json::Array* array = value->as_array(); array != nullptr && array->size() == 2) {
+      const std::optional<int64_t> n = (*array)[0].as_int64();
+      const std::optional<int64_t> k = (*array)[1].as_int64();
+      if (n && k && *n >= 1 && *k >= 1 && *n <= 1 << 16 && *k <= 1 << 16) {
+        return BlockShape{static_cast<int32_t>(*n), static_cast<int32_t>(*k)};
+      }
+    }
+    wrong(key, *value, "two integers [n, k] from 1 to 65536");
+    return std::nullopt;
+  }
+
   const json::Value* document(std::string_view file_name) const {
     const auto it = documents_.find(std::string(file_name));
     return it == documents_.end() ? nullptr : &it->second;
@@ -355,8 +398,7 @@ class Declaration::Reader final {
     const json::Value& numbers =
         text_config != nullptr && config.find("num_hidden_layers") == nullptr ? *text_config
                                                                               : config;
-    out_.num_hidden_layers_ = integer_at(
-        numbers, "num_hidden_layers", integer_at(numbers, "n_layers", out_.num_hidden_layers_));
+    out_.num_hidden_layers_ = layers_at(numbers);
     read_expert_dtype(config, "config.json");
     if (text_config != nullptr) read_expert_dtype(*text_config, "config.json");
     if (!sections.empty()) {
@@ -364,6 +406,16 @@ class Declaration::Reader final {
       read_expert_dtype(*section_, "config.json quantization_config");
       read_section(*section_, "config.json", "");
     }
+  }
+
+  // Layers from this number on are drafts; a strange number is the model config's to refuse.
+  int32_t layers_at(const json::Value& config) const {
+    for (const std::string_view key : {"num_hidden_layers", "n_layers"}) {
+      const json::Value* value = config.find(key);
+      const std::optional<int64_t> number = value == nullptr ? std::nullopt : value->as_int64();
+      if (number && *number > 0 && *number <= 1 << 20) return static_cast<int32_t>(*number);
+    }
+    return out_.num_hidden_layers_;
   }
 
   void read_expert_dtype(const json::Value& owner, const std::string& file) {
@@ -583,7 +635,7 @@ class Declaration::Reader final {
   Statement group_statement(const json::Value& weights,
                             std::string_view format,
                             const std::string& text) {
-    const int32_t bits = integer_at(weights, "num_bits", 0);
+    const int32_t bits = bits_at(weights, "num_bits", 0);
     const std::string_view type = string_at(weights, "type");
     const std::string_view strategy = string_at(weights, "strategy");
     const int32_t group = integer_at(weights, "group_size", 0);
@@ -607,6 +659,13 @@ class Declaration::Reader final {
       statement.bits = statement.kind == SchemeKind::kInt ? bits : 0;
       if (group > 0) statement.block = {1, group};
       if (out_.bits_ == 0) out_.bits_ = bits;
+      const json::Value* symmetric = weights.find("symmetric");
+      const json::Value* order = weights.find("actorder");
+      statement.needs_zero_point = symmetric != nullptr && !bool_at(weights, "symmetric");
+      // "group" or "static" reorder while quantising; only "group" needs the index afterwards.
+      const bool* is_ordered = order == nullptr ? nullptr : order->as_bool();
+      statement.needs_group_index =
+          string_at(weights, "actorder") == "group" || (is_ordered != nullptr && *is_ordered);
     }
     return statement;
   }
@@ -661,7 +720,7 @@ class Declaration::Reader final {
   // --- integer methods ---
 
   Statement integer_base(const json::Value& section, const std::string& file) {
-    const int32_t bits = integer_at(section, "bits", integer_at(section, "w_bit", 4));
+    const int32_t bits = bits_at(section, "bits", bits_at(section, "w_bit", 4));
     const int32_t group = integer_at(section, "group_size", integer_at(section, "q_group_size", 0));
     out_.bits_ = bits;
     return {
@@ -676,6 +735,7 @@ class Declaration::Reader final {
   void read_gptq(const json::Value& section, const std::string& file) {
     out_.base_ = integer_base(section, file);
     out_.is_lm_head_quantized_ = bool_at(section, "lm_head");
+    out_.has_act_order_ = bool_at(section, "desc_act");
     out_.checkpoint_format_ = std::string(string_at(section, "checkpoint_format"));
     if (out_.checkpoint_format_.empty()) out_.checkpoint_format_ = "gptq";
     if (out_.checkpoint_format_ == "marlin" || bool_at(section, "is_marlin_format")) {
@@ -692,7 +752,7 @@ class Declaration::Reader final {
         key.remove_prefix(2);
       } else {
         if (key.substr(0, 2) == "+:") key.remove_prefix(2);
-        statement.bits = integer_at(member.value, "bits", statement.bits);
+        statement.bits = bits_at(member.value, "bits", statement.bits);
         statement.block.k = integer_at(member.value, "group_size", statement.block.k);
       }
       add_layer_pattern("re:" + std::string(key), std::move(statement), "dynamic in " + file);
@@ -736,7 +796,7 @@ class Declaration::Reader final {
     if (extra == nullptr || !extra->is_object()) return;
     for (const json::Member& member : *extra->as_object()) {
       Statement statement = *out_.base_;
-      const int32_t bits = integer_at(member.value, "bits", statement.bits);
+      const int32_t bits = bits_at(member.value, "bits", statement.bits);
       statement.is_dense = bits >= 16;
       statement.bits = bits;
       statement.block.k = integer_at(member.value, "group_size", statement.block.k);
@@ -810,6 +870,12 @@ std::vector<const Statement*> Declaration::broad_statements() const {
       statements.push_back(&**statement);
     }
   }
+  std::set<SchemeKind> kinds;
+  for (const auto& [name, statement] : layers_) {
+    if (!statement.is_dense && kinds.insert(statement.kind).second) {
+      statements.push_back(&statement);
+    }
+  }
   return statements;
 }
 
@@ -828,20 +894,28 @@ const Statement* Declaration::per_layer(std::string_view name) {
   return entry ? &layer_statements_[*entry] : nullptr;
 }
 
-std::optional<size_t> Declaration::excluded(std::string_view name, bool& is_certain) {
+std::optional<Declaration::Exclusion> Declaration::excluded(std::string_view name) {
   const std::vector<std::string> variants = variants_of(name);
   for (const std::string& variant : variants) {
     const std::optional<size_t> entry = exclusions_.match(variant);
     if (!entry) continue;
-    is_certain = &variant == &variants.front();
-    // "mlp.gate" as a substring of "mlp.gate_proj" is a weak argument.
-    const std::string& text = exclusions_.entries()[*entry].text;
-    const size_t at = name.find(text);
-    if (!is_glob(text) && at != std::string_view::npos && at + text.size() < name.size() &&
-        name[at + text.size()] != '.') {
-      is_certain = false;
+    Exclusion exclusion = {.entry = *entry, .is_certain = &variant == &variants.front()};
+    const NameList::Entry& found = exclusions_.entries()[*entry];
+    if (!exclusion.is_certain) exclusion.how = "; matched as " + escape_for_display(variant);
+    if (found.dialect == Dialect::kSubstring && !covers(found.text, variant)) {
+      exclusion.how += "; as a substring";
     }
-    return entry;
+    // "mlp.gate" as a substring of "mlp.gate_proj" is a weak argument.
+    const size_t at = name.find(found.text);
+    if (!is_glob(found.text) && at != std::string_view::npos &&
+        at + found.text.size() < name.size() && name[at + found.text.size()] != '.') {
+      exclusion.is_certain = false;
+    }
+    if (matches_longer_index(found.text, variant)) {
+      exclusion.is_certain = false;
+      ambiguous_.try_emplace(found.text, variant);
+    }
+    return exclusion;
   }
   return std::nullopt;
 }
@@ -854,13 +928,17 @@ Declared Declaration::declare(std::span<const std::string> names, const ModuleRo
   };
   // All names are tried, so that every entry of the lists that applies counts as used.
   for (const std::string& name : names) {
-    bool is_certain = true;
-    const std::optional<size_t> entry =
-        exclusions_.empty() ? std::nullopt : excluded(name, is_certain);
-    if (!entry || declared.excluded_by) continue;
-    const NameList::Entry& found = exclusions_.entries()[*entry];
-    declared.excluded_by = fmt::format("{} ({})", quoted(found.text), found.source);
-    declared.is_certain = is_certain && &name - names.data() < 2;
+    const std::optional<Exclusion> exclusion = exclusions_.empty() ? std::nullopt : excluded(name);
+    if (!exclusion || declared.excluded_by) continue;
+    const NameList::Entry& found = exclusions_.entries()[exclusion->entry];
+    // The first two names are the module's own.
+    const bool is_own_name = &name - names.data() < 2;
+    declared.excluded_by = fmt::format("{} ({}{}{})",
+                                       quoted(found.text),
+                                       found.source,
+                                       is_own_name ? "" : "; as " + escape_for_display(name),
+                                       exclusion->how);
+    declared.is_certain = exclusion->is_certain && is_own_name;
     declared.keeps_native = found.dialect == Dialect::kModelOpt || found.dialect == Dialect::kQuark;
   }
   for (const std::string& name : names) {

@@ -34,14 +34,16 @@ struct Statement {
   int32_t bits = 0;
   bool is_dense = false;  // "not quantised"
   bool allows_dense =
-      false;         // the method leaves modules alone by its own rules (HF fp8, GPTQ, ...)
-  std::string text;  // "quant_algo NVFP4 (config.json)"
+      false;  // the method leaves modules alone by its own rules (HF fp8, GPTQ, ...)
+  bool needs_zero_point = false;   // symmetric: false
+  bool needs_group_index = false;  // act-order
+  std::string text;                // "quant_algo NVFP4 (config.json)"
 };
 
 // Whether stored numbers are what a statement says, as far as it goes.
 bool agrees(const Statement& statement, const Scheme& scheme);
 
-// How the entries of a list are to be read (spec 2.2).
+// How the entries of a list are to be read.
 enum class Dialect : uint8_t {
   kCompressedTensors,  // "re:" or exact
   kModelOpt,           // globs over the whole name
@@ -122,16 +124,21 @@ class Declaration final {
   const std::vector<Conflict>& conflicts() const { return conflicts_; }
   std::optional<BlockShape> fp8_block() const { return fp8_block_; }
   int32_t bits() const { return bits_; }
+  bool has_act_order() const { return has_act_order_; }
   bool has_kv_scales() const { return has_kv_scales_; }
   // "gptq" (zero points are stored minus one) or "gptq_v2"; empty for other methods.
   const std::string& checkpoint_format() const { return checkpoint_format_; }
 
-  // Model-wide statements that at least one module should bear out (D6).
+  // Statements that at least one module should bear out (D6): those on the whole model, and of the
+  // list by layers one for each format.
   std::vector<const Statement*> broad_statements() const;
+  // Entries like "layers.1*" that matched a longer index ("layers.10.attn"), with such a name. The
+  // headers decide there.
+  const std::map<std::string, std::string>& ambiguous_entries() const { return ambiguous_; }
   // Every list whose entries should match something (D5).
   std::vector<const NameList*> lists() const { return {&exclusions_, &target_names_}; }
 
-  // Precedence (spec 2.3): per layer, exclusion, moe_quant_algo, expert_dtype, groups, model.
+  // Precedence: per layer, exclusion, moe_quant_algo, expert_dtype, groups, model.
   // `names`: the module, its weight tensor, then the names that fusing or splitting would give it.
   Declared declare(std::span<const std::string> names, const ModuleRole& role);
 
@@ -139,7 +146,13 @@ class Declaration final {
   class Reader;
 
   const Statement* per_layer(std::string_view name);
-  std::optional<size_t> excluded(std::string_view name, bool& is_certain);
+  // The entry that excludes a name, and how far that can be believed.
+  struct Exclusion {
+    size_t entry = 0;
+    bool is_certain = true;
+    std::string how;  // "; as a substring", "; matched as lm_head", or empty
+  };
+  std::optional<Exclusion> excluded(std::string_view name);
 
   std::string model_type_;
   int32_t num_hidden_layers_ = 1 << 20;
@@ -147,6 +160,7 @@ class Declaration final {
   std::string checkpoint_format_;
   std::optional<BlockShape> fp8_block_;
   int32_t bits_ = 0;
+  bool has_act_order_ = false;
   bool has_kv_scales_ = false;
   bool is_lm_head_quantized_ = false;
   std::optional<Statement> base_;          // model level
@@ -159,6 +173,7 @@ class Declaration final {
   NameList target_names_;
   std::vector<Statement> target_statements_;  // as target_names_
   std::optional<Statement> linear_target_;    // "Linear"
+  std::map<std::string, std::string> ambiguous_;
   std::vector<Diagnostic> diagnostics_;
   std::vector<Conflict> conflicts_;
 };

@@ -112,8 +112,13 @@ bool is_core(ModuleClass module_class) {
 class Detector final {
  public:
   Detector(const DetectInput& input, const DetectOptions& options)
-      : input_(input), options_(options), declaration_(Declaration::read(input.configs)) {
-    hints_ = {.fp8_block = declaration_.fp8_block(), .bits = declaration_.bits()};
+      : input_(input),
+        options_(options),
+        declaration_(Declaration::read(input.configs)),
+        broad_statements_(declaration_.broad_statements()) {
+    hints_ = {.fp8_block = declaration_.fp8_block(),
+              .bits = declaration_.bits(),
+              .has_act_order = declaration_.has_act_order()};
   }
 
   Detection run() {
@@ -223,6 +228,7 @@ class Detector final {
     }
     if (declared.kind != Declared::Kind::kQuantized) return;
     if (!is_quantized) return reconcile_dense(stored, module, declared);
+    check_companions(module, *declared.statement);
     if (agrees(*declared.statement, module.scheme)) return;
     // Released files say fp4 for experts of either 4-bit format.
     const bool is_expert_dtype = declared.statement->text.substr(0, 12) == "expert_dtype";
@@ -238,10 +244,32 @@ class Detector final {
                                declared.statement->text));
   }
 
+  // S1: integer weights need what their declaration says beyond scales.
+  void check_companions(const DetectedModule& module, const Statement& statement) {
+    if (module.scheme.kind != SchemeKind::kInt) return;
+    const auto missing = [&](std::string_view what, std::string_view tensor) {
+      collector_.add(Severity::kError,
+                     "Q-S1",
+                     fmt::format("{}: {} is absent; {} declares {}. Fix: the checkpoint is "
+                                 "incomplete; fetch it again.",
+                                 escape_for_display(module.name),
+                                 tensor,
+                                 statement.text,
+                                 what));
+    };
+    if (statement.needs_zero_point && !module.scheme.has_zero_point) {
+      missing("asymmetric codes", ".weight_zero_point");
+    }
+    if (statement.needs_group_index && !module.scheme.is_reordered) {
+      missing("act-order", ".weight_g_idx");
+    }
+  }
+
   void reconcile_both(const DetectedModule& module, const Declared& declared) {
     const bool is_layer_right = agrees(*declared.statement, module.scheme);
     const bool is_exclusion_right = !module.scheme.is_quantized();
     const bool is_decided = is_layer_right || is_exclusion_right;
+    borne_out_.insert(declared.statement->text);  // or not: this says it
     collector_.add(
         is_decided ? Severity::kWarning : Severity::kError,
         "Q-C5",
@@ -303,7 +331,7 @@ class Detector final {
   // Which model-wide statements have found a module that bears them out.
   void note_agreement(const DetectedModule& module, const Declared& declared) {
     if (!module.scheme.is_quantized()) return;
-    for (const Statement* statement : declaration_.broad_statements()) {
+    for (const Statement* statement : broad_statements_) {
       const bool is_meant = statement->kind == module.scheme.kind;
       if (is_meant || (declared.statement && declared.statement->text == statement->text)) {
         borne_out_.insert(statement->text);
@@ -312,7 +340,7 @@ class Detector final {
   }
 
   void check_broad_statements() {
-    for (const Statement* statement : declaration_.broad_statements()) {
+    for (const Statement* statement : broad_statements_) {
       if (borne_out_.contains(statement->text)) continue;
       collector_.add(
           contradiction(),
@@ -459,10 +487,7 @@ class Detector final {
     if (!declaration_.has_kv_scales()) return;
     for (const TensorMeta& tensor : input_.tensors) {
       const std::string_view name = tensor.name;
-      if (name.find("k_scale") != std::string_view::npos ||
-          name.find("v_scale") != std::string_view::npos) {
-        return;
-      }
+      if (name.ends_with(".k_scale") || name.ends_with(".v_scale")) return;
     }
     collector_.add(Severity::kInfo,
                    "Q-S8",
@@ -514,6 +539,14 @@ class Detector final {
         fused_parents.insert(std::string(parent));
       }
     }
+    for (const auto& [entry, name] : declaration_.ambiguous_entries()) {
+      collector_.add(Severity::kWarning,
+                     "Q-D5",
+                     fmt::format("\"{}\" also matches longer numbers, such as {}; the stored bytes "
+                                 "decide there. Fix: end the entry with \".*\".",
+                                 escape_for_display(entry),
+                                 escape_for_display(name)));
+    }
     const std::vector<std::string> names(general.begin(), general.end());
     for (const NameList* list : declaration_.lists()) {
       for (const NameList::Entry& entry : list->entries()) {
@@ -548,6 +581,7 @@ class Detector final {
   const DetectInput& input_;
   const DetectOptions& options_;
   Declaration declaration_;
+  const std::vector<const Statement*> broad_statements_;
   ShapeHints hints_;
   std::vector<StoredModule> stored_;
   std::vector<Physical> physical_;

@@ -144,7 +144,7 @@ void fp8_v3(Fixture& f, const std::string& m, int64_t n, int64_t k) {
 }
 void fp8_tensor(Fixture& f, const std::string& m, int64_t n, int64_t k) { f.fp8_tensor(m, n, k); }
 
-// --- the decision table, spec 2.7 ---
+// --- the decision table ---
 
 TEST(DecisionTable, Row01NativeV4) {
   expect_row(v4_native(),
@@ -628,7 +628,7 @@ TEST(DecisionTable, Row23BitsAndBytes) {
   EXPECT_EQ(formats_of(detection, "routed_experts"), "bf16");
 }
 
-// --- mutations, spec 4.3 ---
+// --- mutations ---
 
 TEST(Mutation, DroppedScaleIsS1) {
   for (Fixture fixture : {v4_native(), v4_form_b()}) {
@@ -838,6 +838,81 @@ TEST(Mutation, EntryInListAndExclusionIsC5) {
   EXPECT_THAT(codes_of(detection, Severity::kWarning), ElementsAre("Q-C5")) << text_of(detection);
 }
 
+TEST(Mutation, ListByLayersThatNothingBearsOutIsD6) {
+  Fixture fixture = plain({.attention = bf16, .shared = bf16, .experts = bf16});
+  fixture.config(
+      "config.json",
+      plain_config(
+          "deepseek_v3",
+          R"({"quant_method":"modelopt","quant_algo":"MIXED_PRECISION","quantized_layers":{"model.layers.0.mlp.experts":{"quant_algo":"NVFP4","group_size":16}}})"));
+  EXPECT_THAT(errors_of(detect_fixture(fixture)), testing::Contains("Q-D6"));
+}
+
+TEST(Mutation, IntegerWeightsNeedWhatIsDeclaredS1) {
+  const auto with_weights = [](std::string_view members) {
+    Fixture fixture = plain({.attention = bf16,
+                             .shared = bf16,
+                             .experts = [](Fixture& f, const std::string& m, int64_t n, int64_t k) {
+                               f.int4_ct(m, n, k);
+                             }});
+    const std::string weights =
+        R"({"num_bits":4,"type":"int","strategy":"group","group_size":32)" + std::string(members);
+    fixture.config("config.json",
+                   plain_config("kimi_k2", kimi_section("pack-quantized", weights + "}")));
+    return detect_fixture(fixture);
+  };
+  EXPECT_THAT(errors_of(with_weights(R"(,"symmetric":true)")), IsEmpty());
+  const Detection asymmetric = with_weights(R"(,"symmetric":false)");
+  EXPECT_THAT(errors_of(asymmetric), ElementsAre("Q-S1"));
+  EXPECT_THAT(message_of(asymmetric, "Q-S1"), HasSubstr(".weight_zero_point is absent"));
+  const Detection ordered = with_weights(R"(,"actorder":"group")");
+  EXPECT_THAT(message_of(ordered, "Q-S1"), HasSubstr(".weight_g_idx is absent"));
+}
+
+TEST(Mutation, CompanionsOfOddShapeAreS2) {
+  const std::pair<const char*, Shape> mutations[] = {{"qzeros", Shape{2, 16}},
+                                                     {"g_idx", Shape{128}}};
+  for (const auto& [part, shape] : mutations) {
+    Fixture fixture = plain(
+        {.attention = gptq, .shared = gptq, .experts = gptq, .head = f16, .dtype = DType::kF16});
+    fixture.config(
+        "config.json",
+        plain_config("qwen3_moe", R"({"quant_method":"gptq","bits":4,"group_size":128})"));
+    fixture.find("model.layers.0.self_attn.q_proj." + std::string(part))->shape = shape;
+    EXPECT_THAT(errors_of(detect_fixture(fixture)), ElementsAre("Q-S2")) << part;
+    fixture.remove("model.layers.0.self_attn.q_proj.qzeros");
+    EXPECT_THAT(errors_of(detect_fixture(fixture)), testing::Contains("Q-S1")) << part;
+  }
+  Fixture form_b = v4_form_b();
+  form_b.find("layers.0.ffn.experts.0.w1.input_scale")->shape = Shape{7};
+  EXPECT_THAT(errors_of(detect_fixture(form_b)), ElementsAre("Q-S2"));
+}
+
+TEST(Mutation, ScalesInTileOrderAreS2) {
+  for (const DType dtype : {DType::kU8, DType::kF8E4m3}) {
+    Fixture fixture = v4_form_b();
+    TensorMeta* scale = fixture.find("layers.0.ffn.experts.0.w1.weight_scale");
+    *scale = {.name = scale->name, .dtype = dtype, .shape = Shape{4096}};
+    EXPECT_THAT(message_of(detect_fixture(fixture), "Q-S2"), HasSubstr("tensor-core tile order?"));
+  }
+}
+
+TEST(Mutation, ValuesOfAnotherKindAreD1) {
+  for (const auto& [member, text] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("desc_act":5)", "desc_act 5 in a quantization section; expected true or false"},
+           {R"("lm_head":"yes")", "lm_head \"yes\""},
+           {R"("group_size":"128")", "group_size \"128\""},
+           {R"("group_size":99999999999)", "group_size 99999999999"},
+           {R"("bits":3.5)", "bits 3.5"},
+           {R"("bits":9)", "bits 9 in a quantization section; expected 2 to 8"}}) {
+    Fixture fixture = plain({.attention = f16, .shared = f16, .experts = f16, .head = f16});
+    fixture.config(
+        "config.json",
+        plain_config("qwen3_moe", R"({"quant_method":"gptq",)" + std::string(member) + "}"));
+    EXPECT_THAT(message_of(detect_fixture(fixture), "Q-D1"), HasSubstr(text));
+  }
+}
+
 // --- values ---
 
 // Bytes of every tensor by dtype, with exceptions by name.
@@ -850,6 +925,14 @@ struct Values {
     std::memcpy(bytes.data(), &value, sizeof(value));
     return bytes;
   }
+  // Rows in order, `group` to a group.
+  static std::vector<std::byte> group_index(int64_t num_bytes, int32_t group) {
+    std::vector<int32_t> index(static_cast<size_t>(num_bytes) / sizeof(int32_t));
+    for (size_t i = 0; i < index.size(); ++i) index[i] = static_cast<int32_t>(i) / group;
+    std::vector<std::byte> bytes(static_cast<size_t>(num_bytes));
+    std::memcpy(bytes.data(), index.data(), bytes.size());
+    return bytes;
+  }
   ReadTensorBytes reader() const {
     return [this](size_t index, int64_t begin, int64_t count) -> Result<std::vector<std::byte>> {
       const TensorMeta& tensor = fixture.tensors[index];
@@ -857,6 +940,7 @@ struct Values {
         return std::vector<std::byte>(it->second.begin() + begin,
                                       it->second.begin() + begin + count);
       }
+      if (tensor.name.ends_with(".g_idx")) return group_index(count, 128);
       const bool is_divisor = tensor.name.find("global_scale") != std::string::npos;
       if (tensor.dtype == DType::kF32 && count == 4) return f32(is_divisor ? 4000.0F : 1e-3F);
       const int code = tensor.dtype == DType::kF8E4m3 ? 0x39
@@ -1015,6 +1099,82 @@ TEST(Value, MislabelledGptqZeroPointsAreS9) {
   EXPECT_THAT(errors_of(Values{fixture}.run()), ElementsAre("Q-S9"));
 }
 
+Fixture gptq_model(std::string_view members) {
+  Fixture fixture = plain(
+      {.attention = gptq, .shared = gptq, .experts = gptq, .head = f16, .dtype = DType::kF16});
+  fixture.config("config.json",
+                 plain_config("qwen3_moe",
+                              R"({"quant_method":"gptq","bits":4,"group_size":128)" +
+                                  std::string(members) + "}"));
+  return fixture;
+}
+
+TEST(Value, AmbiguousGptqZeroPointIsS9) {
+  const Fixture fixture = gptq_model(R"(,"checkpoint_format":"gptq")");
+  EXPECT_THAT(Values{fixture}.run().diagnostics, IsEmpty());
+  Values values{fixture,
+                {{"model.layers.0.self_attn.q_proj.qzeros",
+                  std::vector<std::byte>(2 * 32 * 4, std::byte{0x77})}}};
+  values.special.begin()->second[3] = std::byte{0xF7};
+  EXPECT_THAT(errors_of(values.run()), ElementsAre("Q-S9"));
+  EXPECT_THAT(message_of(values.run(), "Q-S9"), HasSubstr("16 or, by wrapping, 0"));
+}
+
+TEST(Value, UndeclaredActOrderIsD2) {
+  const std::string name = "model.layers.1.self_attn.o_proj.g_idx";
+  std::vector<std::byte> reordered = Values::group_index(1024, 128);
+  reordered[0] = std::byte{1};
+  const Fixture plain_order = gptq_model(R"(,"desc_act":false)");
+  const Detection detection = Values{plain_order, {{name, reordered}}}.run();
+  EXPECT_THAT(errors_of(detection), ElementsAre("Q-D2"));
+  EXPECT_THAT(message_of(detection, "Q-D2"), HasSubstr(name + ": row 0 belongs to group 1"));
+  const Fixture act_order = gptq_model(R"(,"desc_act":true)");
+  const Detection declared = Values{act_order, {{name, reordered}}}.run();
+  EXPECT_THAT(declared.diagnostics, IsEmpty());
+  for (const DetectedModule& module : declared.modules) {
+    EXPECT_EQ(module.scheme.is_reordered, module.scheme.kind == SchemeKind::kInt) << module.name;
+  }
+}
+
+// A group of zeros may have the scale 0, one of other codes may not.
+TEST(Value, ZeroScaleOfCodesIsS3) {
+  const Fixture form_b = v4_form_b();
+  const std::string expert = "layers.0.ffn.experts.3.w3.";
+  std::vector<std::byte> scales(4096, std::byte{0x39});
+  scales[17] = std::byte{0};
+  std::vector<std::byte> codes(256 * 128, std::byte{0x88});
+  Values values{form_b, {{expert + "weight_scale", scales}, {expert + "weight", codes}}};
+  EXPECT_THAT(errors_of(values.run()), IsEmpty());
+  values.special[expert + "weight"][17 * 8 + 5] = std::byte{0x81};
+  EXPECT_THAT(errors_of(values.run()), ElementsAre("Q-S3"));
+  EXPECT_THAT(message_of(values.run(), "Q-S3"),
+              HasSubstr(expert + "weight_scale: group 17 has the scale 0"));
+}
+
+TEST(Value, UnequalQkvGlobalsAreS7) {
+  Fixture fixture = plain({.attention = nvfp4, .shared = nvfp4, .experts = nvfp4});
+  fixture.config(
+      "config.json",
+      plain_config("qwen3_moe",
+                   R"({"quant_method":"modelopt","quant_algo":"NVFP4","ignore":["lm_head"]})"));
+  const Detection detection = Values{
+      fixture,
+      {{"model.layers.0.self_attn.k_proj.weight_scale_2",
+        Values::f32(2e-3F)}}}.run();
+  EXPECT_THAT(message_of(detection, "Q-S7"), HasSubstr("q_proj and k_proj differ in 1 of 2 pairs"));
+}
+
+TEST(Value, ZeroPerTensorScaleIsS3) {
+  Fixture fixture = plain({.attention = fp8_tensor, .shared = fp8_tensor, .experts = fp8_tensor});
+  fixture.config(
+      "config.json",
+      plain_config("qwen3_moe",
+                   R"({"quant_method":"modelopt","quant_algo":"FP8","ignore":["lm_head"]})"));
+  const Detection detection =
+      Values{fixture, {{"model.layers.0.self_attn.k_proj.weight_scale", Values::f32(0)}}}.run();
+  EXPECT_THAT(errors_of(detection), ElementsAre("Q-S3"));
+}
+
 // --- field reports ---
 
 TEST(FieldReport, B03ExclusionMeansCheckpointNames) {
@@ -1125,7 +1285,42 @@ TEST(FieldReport, B58TargetsByRegexOnly) {
   EXPECT_EQ(formats_of(detection, "attention"), "bf16");
 }
 
-// --- traps of pattern lists, spec 2.2 ---
+// --- traps of pattern lists ---
+
+// "layers.1*" was meant for layer 1; layers 10 to 19 are what their bytes say.
+TEST(Detect, StarsThatMatchLongerNumbersLeaveItToTheBytes) {
+  Fixture fixture;
+  fixture.dense("model.embed_tokens", 512, 256);
+  fixture.dense("lm_head", 512, 256);
+  for (const int32_t layer : {1, 10}) {
+    const std::string name = "model.layers." + std::to_string(layer) + ".self_attn.o_proj";
+    layer == 1 ? bf16(fixture, name, 256, 256) : nvfp4(fixture, name, 256, 256);
+  }
+  fixture.config(
+      "config.json",
+      R"({"model_type":"deepseek_v3","num_hidden_layers":12,"quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4","ignore":["lm_head","model.layers.1*"]}})");
+  const Detection detection = detect_fixture(fixture);
+  EXPECT_THAT(errors_of(detection), IsEmpty()) << text_of(detection);
+  EXPECT_THAT(
+      message_of(detection, "Q-D5"),
+      HasSubstr("\"model.layers.1*\" also matches longer numbers, such as model.layers.10."));
+}
+
+// Which way of matching it was is part of the evidence.
+TEST(Detect, SaysHowAnEntryMatched) {
+  Fixture fixture = plain({.attention = fp8_v3, .shared = fp8_v3, .experts = bf16});
+  fixture.dense("model.vision_tower.fc1", 256, 256);
+  fixture.config(
+      "config.json",
+      plain_config(
+          "qwen3_moe",
+          R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["experts","vision_tower"]})"));
+  const DetectInput input = {.configs = fixture.configs, .tensors = fixture.tensors, .read = {}};
+  EXPECT_THAT(explain(input, {}, "model.layers.0.mlp.experts.0.up_proj")->text,
+              HasSubstr("\"experts\" (modules_to_not_convert in config.json; as a substring)"));
+  EXPECT_THAT(explain(input, {}, "model.vision_tower.fc1")->text,
+              HasSubstr("excluded by \"vision_tower\""));
+}
 
 TEST(Detect, ClaimsEveryTensorOnce) {
   for (const Fixture& fixture :

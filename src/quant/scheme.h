@@ -53,6 +53,7 @@ struct Scheme {
   bool has_input_scale = false;
   bool has_zero_point = false;
   bool has_pre_scale = false;  // an AWQ factor per input column
+  bool is_reordered = false;   // act-order: groups are not runs along k but sets named by an index
 
   bool is_quantized() const { return kind >= SchemeKind::kFp8Tensor; }
   friend bool operator==(const Scheme&, const Scheme&) = default;

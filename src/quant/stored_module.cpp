@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <unordered_map>
 #include <utility>
 
@@ -174,6 +175,7 @@ class Classifier final {
             "a tensor .weight or .weight_packed beside them",
             "the checkpoint is incomplete; fetch it again");
     }
+    if (result_.diagnostics.empty()) check_companions();
     return std::move(result_);
   }
 
@@ -218,6 +220,13 @@ class Classifier final {
         module_.has(Part::kInputScale) || module_.has(Part::kInputGlobalScale);
     result_.scheme.has_pre_scale = module_.has(Part::kPreQuantScale);
     result_.scheme.has_zero_point = module_.has(Part::kZeroPoint);
+    result_.scheme.is_reordered = kind == SchemeKind::kInt && has_group_index(carrier);
+  }
+
+  // GPTQ files always hold g_idx; what it means depends on desc_act.
+  bool has_group_index(Carrier carrier) const {
+    const bool is_gptq = carrier == Carrier::kGptq;
+    return module_.has(Part::kGroupIndex) && (!is_gptq || hints_.has_act_order);
   }
 
   // Splits [n, c] or [e, n, c] (fused experts); anything else has no matrix form.
@@ -228,6 +237,48 @@ class Classifier final {
     result_.n = shape[rank - 2];
     result_.k = shape[rank - 1] * elements_per_column;
     return true;
+  }
+
+  // S2 for a companion of another dtype or shape than this weight needs.
+  void expect(Part part, DType dtype, std::initializer_list<Shape> shapes) {
+    const TensorMeta* tensor = find(part);
+    if (tensor == nullptr) return;
+    const bool fits = std::find(shapes.begin(), shapes.end(), tensor->shape) != shapes.end();
+    if (tensor->dtype == dtype && fits) return;
+    wrong_scale(*tensor,
+                fmt::format("{} {} beside a weight [{}, {}]",
+                            dtype_name(dtype),
+                            shapes.begin()->to_string(),
+                            result_.n,
+                            result_.k));
+  }
+
+  // What lies beside a quantised weight and its scales.
+  void check_companions() {
+    const Scheme& scheme = result_.scheme;
+    const int64_t matrices = result_.num_matrices;
+    if (scheme.kind == SchemeKind::kNvfp4) {
+      for (const Part part : {Part::kInputScale, Part::kInputGlobalScale}) {
+        expect(part, DType::kF32, {Shape{}, Shape{1}, Shape{matrices}, Shape{matrices, 1}});
+      }
+    }
+    if (scheme.kind != SchemeKind::kInt || scheme.block.k < 1) return;
+    const int64_t groups = result_.k / scheme.block.k;
+    const int64_t packed_n = ceil_div(result_.n * scheme.bits, 32);
+    expect(Part::kWeightShape, DType::kI64, {Shape{2}});
+    expect(Part::kZeroPoint, DType::kI32, {Shape{packed_n, groups}});
+    expect(Part::kQzeros, DType::kI32, {Shape{groups, packed_n}});
+    expect(Part::kGroupIndex, DType::kI32, {Shape{result_.k}});
+  }
+
+  // Weights of `groups` along k: the group size; S2 for sizes that no producer writes.
+  std::optional<int32_t> group_of(int64_t groups, const TensorMeta& scale) {
+    constexpr int64_t kMaxGroup = 1 << 20;
+    const int64_t group = groups > 0 ? result_.k / groups : 0;
+    if (group >= 1 && group <= kMaxGroup) return static_cast<int32_t>(group);
+    wrong_scale(scale,
+                fmt::format("a scale per group of 1 to {} along k {}", kMaxGroup, result_.k));
+    return std::nullopt;
   }
 
   // The shape of a scale of this weight: fused experts put their number in front.
@@ -442,11 +493,17 @@ class Classifier final {
     }
     if (scale.dtype != DType::kF8E4m3) {
       return wrong_scale(scale,
-                         fmt::format("F8_E8M0 {} (MXFP4) or F8_E4M3 {} (NVFP4) for packed FP4",
+                         fmt::format("F8_E8M0 {} (MXFP4) or F8_E4M3 {} (NVFP4) for packed FP4{}",
                                      scale_shape(result_.n, result_.k / 32, rank).to_string(),
-                                     scale_shape(result_.n, result_.k / 16, rank).to_string()));
+                                     scale_shape(result_.n, result_.k / 16, rank).to_string(),
+                                     swizzle_hint(scale)));
     }
     nvfp4(weight, scale, carrier);
+  }
+
+  // Some quantisers save the order that tensor cores read, as a flat tensor.
+  static std::string_view swizzle_hint(const TensorMeta& scale) {
+    return scale.shape.rank() == 1 ? " (already in the tensor-core tile order?)" : "";
   }
 
   // E2M1 pairs with E4M3 group scales; `global` completes it.
@@ -456,13 +513,12 @@ class Classifier final {
     if (result_.k % 16 != 0) return group_does_not_divide(16);
     const Shape expected = scale_shape(result_.n, result_.k / 16, weight.shape.rank());
     if (scale.shape != expected) {
-      return wrong_scale(
-          scale,
-          fmt::format("F8_E4M3 {} for NVFP4 [{}, {}] in groups of 16{}",
-                      expected.to_string(),
-                      result_.n,
-                      result_.k,
-                      scale.shape.rank() == 1 ? " (already in the tensor-core tile order?)" : ""));
+      return wrong_scale(scale,
+                         fmt::format("F8_E4M3 {} for NVFP4 [{}, {}] in groups of 16{}",
+                                     expected.to_string(),
+                                     result_.n,
+                                     result_.k,
+                                     swizzle_hint(scale)));
     }
     const Part wanted = is_ct ? Part::kWeightGlobalScale : Part::kWeightScale2;
     const Part other = is_ct ? Part::kWeightScale2 : Part::kWeightGlobalScale;
@@ -513,10 +569,11 @@ class Classifier final {
     if (is_awq) {
       result_.n = 2 * rows;
       result_.k = columns;
-      const auto group = static_cast<int32_t>(columns / scale.shape[1]);
-      set_scheme(SchemeKind::kInt, Carrier::kModelOptAwq, {1, group}, 4);
+      const std::optional<int32_t> group = group_of(scale.shape[1], scale);
+      if (!group) return;
+      set_scheme(SchemeKind::kInt, Carrier::kModelOptAwq, {1, *group}, 4);
       result_.evidence =
-          fmt::format("U8, two rows per byte, + {}/{}", dtype_name(scale.dtype), group);
+          fmt::format("U8, two rows per byte, + {}/{}", dtype_name(scale.dtype), *group);
       return;
     }
     wrong_scale(
@@ -585,9 +642,10 @@ class Classifier final {
       missing_scale("weight is packed but .weight_shape is absent",
                     "the logical shape as two integers");
     }
-    const auto group = static_cast<int32_t>(result_.k / scale.shape[1]);
-    set_scheme(SchemeKind::kInt, Carrier::kCompressedTensors, {1, group}, bits);
-    result_.evidence = fmt::format("packed I32 + {}/{}", dtype_name(scale.dtype), group);
+    const std::optional<int32_t> group = group_of(scale.shape[1], scale);
+    if (!group) return;
+    set_scheme(SchemeKind::kInt, Carrier::kCompressedTensors, {1, *group}, bits);
+    result_.evidence = fmt::format("packed I32 + {}/{}", dtype_name(scale.dtype), *group);
   }
 
   // [e, n, k/32, 16] blocks with [e, n, k/32] scales.
@@ -649,13 +707,17 @@ class Classifier final {
                    "whole groups along k",
                    "export the checkpoint with another group size");
     }
-    const auto group = static_cast<int32_t>(result_.k / groups);
-    set_scheme(SchemeKind::kInt, carrier, {1, group}, bits);
-    result_.scheme.has_zero_point = zeros != nullptr;
+    if (zeros == nullptr) {
+      return missing_scale("qweight without qzeros", "I32 zero points beside the scales");
+    }
+    const std::optional<int32_t> group = group_of(groups, *scales);
+    if (!group) return;
+    set_scheme(SchemeKind::kInt, carrier, {1, *group}, bits);
+    result_.scheme.has_zero_point = true;
     result_.evidence = fmt::format("qweight I32 packed along {} + {}/{}",
                                    carrier == Carrier::kAwq ? "n" : "k",
                                    dtype_name(scales->dtype),
-                                   group);
+                                   *group);
   }
 
   void bits_and_bytes() {

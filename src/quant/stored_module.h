@@ -62,6 +62,7 @@ std::vector<StoredModule> group_tensors(std::span<const TensorMeta> tensors);
 struct ShapeHints {
   std::optional<BlockShape> fp8_block;  // weight_block_size
   int32_t bits = 0;                     // of integer codes; 0: not stated
+  bool has_act_order = false;           // desc_act: g_idx is no mere i / group_size
 };
 
 // The deduction for one module.
@@ -76,8 +77,8 @@ struct Physical {
   std::vector<Diagnostic> diagnostics;
 };
 
-// Errors are S1, S2, S6, P1, P2 and C1b diagnostics inside the result, whose scheme is then
-// kUnknown or the best guess.
+// Errors are S1, S2, S6, P1 and C1b diagnostics inside the result, whose scheme is then kUnknown or
+// the best guess.
 Physical classify(const StoredModule& module,
                   std::span<const TensorMeta> tensors,
                   const ShapeHints& hints);

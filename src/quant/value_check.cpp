@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -88,8 +89,10 @@ class Checker final {
     sample_scales(role, members);
     check_globals(members);
     check_input_scales(members);
-    check_pairs(role, members);
-    if (members.front()->physical->scheme.carrier == Carrier::kGptq) check_zero_points(members);
+    check_fused(role, members);
+    if (members.front()->physical->scheme.carrier != Carrier::kGptq) return;
+    check_zero_points(members);
+    check_group_index(members);
   }
 
   void sample_scales(const std::string& role, const std::vector<const ScaledModule*>& members) {
@@ -119,9 +122,36 @@ class Checker final {
           has_reported_nan = true;
           report_code(scale, code, b);
         }
+        if (code == 0 && module.physical->scheme.kind == SchemeKind::kNvfp4) {
+          check_zero_group(module, static_cast<int64_t>(b));
+        }
       }
     }
     if (dtype) judge_histogram(role, *dtype, histogram);
+  }
+
+  // A scale of zero is allowed where the group holds nothing but zeros. A few groups are looked at.
+  void check_zero_group(const ScaledModule& module, int64_t group) {
+    constexpr int64_t kCodeBytes = 8;  // 16 codes
+    constexpr int32_t kMaxGroups = 64;
+    if (num_zero_groups_ >= kMaxGroups || has_bad_zero_) return;
+    ++num_zero_groups_;
+    const Part part = module.stored->has(Part::kWeightPacked) ? Part::kWeightPacked : Part::kWeight;
+    const int32_t weight = module.stored->tensor(part);
+    const std::vector<std::byte> codes = read(weight, group * kCodeBytes, kCodeBytes);
+    // Codes 0 and 8 are both zero.
+    if (std::all_of(codes.begin(), codes.end(), [](std::byte b) {
+          return (b & std::byte{0x77}) == std::byte{0};
+        })) {
+      return;
+    }
+    has_bad_zero_ = true;
+    add(Severity::kError,
+        "Q-S3",
+        fmt::format("{}: group {} has the scale 0 but its codes are not all zero; expected a scale "
+                    "above 0. Fix: fetch the file again, or export the checkpoint anew.",
+                    escape_for_display(meta(module.physical->scale).name),
+                    group));
   }
 
   static bool is_forbidden(DType dtype, uint8_t code) {
@@ -208,8 +238,11 @@ class Checker final {
         std::memcpy(&half, bytes.data() + i, sizeof(half));
         value = scale.dtype == DType::kBf16 ? bf16_to_f32(half) : f16_to_f32(half);
       }
-      const bool may_be_negative = module.physical->scheme.kind == SchemeKind::kInt;
-      if (std::isfinite(value) && (value >= 0 || may_be_negative)) continue;
+      const SchemeKind kind = module.physical->scheme.kind;
+      const bool may_be_negative = kind == SchemeKind::kInt;
+      const bool is_global = kind == SchemeKind::kFp8Tensor;
+      const bool is_in_range = may_be_negative || (is_global ? value > 0 : value >= 0);
+      if (std::isfinite(value) && is_in_range) continue;
       add(Severity::kError,
           "Q-S3",
           fmt::format(
@@ -218,7 +251,9 @@ class Checker final {
               escape_for_display(scale.name),
               i / static_cast<size_t>(size),
               value,
-              may_be_negative ? "" : " that is not negative"));
+              may_be_negative ? ""
+              : is_global     ? " above 0"
+                              : " that is not negative"));
       return;
     }
   }
@@ -275,34 +310,46 @@ class Checker final {
                     count > bad.size() ? ", ..." : ""));
   }
 
-  // w1 and w3 of an expert share a kernel call, and so one global scale.
-  void check_pairs(const std::string& role, const std::vector<const ScaledModule*>& members) {
+  // S7: projections that other programs compute in one call, and so with one global scale.
+  void check_fused(const std::string& role, const std::vector<const ScaledModule*>& members) {
+    struct Fused {
+      std::string_view first;
+      std::array<std::string_view, 2> others;
+    };
+    constexpr std::array kFused = std::to_array<Fused>({{".w1", {".w3", ""}},
+                                                        {".gate_proj", {".up_proj", ""}},
+                                                        {".q_proj", {".k_proj", ".v_proj"}}});
     std::unordered_map<std::string_view, const ScaledModule*> by_name;
     for (const ScaledModule* module : members) by_name[module->stored->name] = module;
-    const std::pair<std::string_view, std::string_view> pairs[] = {{".w1", ".w3"},
-                                                                   {".gate_proj", ".up_proj"}};
+    for (const Fused& fused : kFused) {
+      for (const std::string_view other : fused.others) {
+        if (!other.empty()) check_pairs(role, fused.first, other, by_name, members);
+      }
+    }
+  }
+
+  void check_pairs(const std::string& role,
+                   std::string_view first,
+                   std::string_view second,
+                   const std::unordered_map<std::string_view, const ScaledModule*>& by_name,
+                   const std::vector<const ScaledModule*>& members) {
     int64_t num_pairs = 0;
     int64_t num_different = 0;
     float worst = 1;
     for (const ScaledModule* module : members) {
       const std::string_view name = module->stored->name;
-      if (module->physical->global_scale < 0 || num_pairs >= int64_t{kMaxGlobals}) continue;
-      for (const auto& [first, second] : pairs) {
-        if (name.size() < first.size() || name.substr(name.size() - first.size()) != first) {
-          continue;
-        }
-        const std::string other =
-            std::string(name.substr(0, name.size() - first.size())) + std::string(second);
-        const auto it = by_name.find(other);
-        if (it == by_name.end()) continue;
-        const std::optional<float> a = read_f32(module->physical->global_scale);
-        const std::optional<float> b = read_f32(it->second->physical->global_scale);
-        if (!a || !b || *a <= 0 || *b <= 0) continue;
-        ++num_pairs;
-        if (*a == *b) continue;
-        ++num_different;
-        worst = std::max({worst, *a / *b, *b / *a});
-      }
+      if (module->physical->global_scale < 0 || !name.ends_with(first)) continue;
+      if (num_pairs >= int64_t{kMaxGlobals}) break;
+      const auto it = by_name.find(std::string(name.substr(0, name.size() - first.size())) +
+                                   std::string(second));
+      if (it == by_name.end()) continue;
+      const std::optional<float> a = read_f32(module->physical->global_scale);
+      const std::optional<float> b = read_f32(it->second->physical->global_scale);
+      if (!a || !b || *a <= 0 || *b <= 0) continue;
+      ++num_pairs;
+      if (*a == *b) continue;
+      ++num_different;
+      worst = std::max({worst, *a / *b, *b / *a});
     }
     if (num_different == 0) return;
     add(Severity::kWarning,
@@ -311,11 +358,44 @@ class Checker final {
             "{}: the global scales of {} and {} differ in {} of {} pairs, by up to {:.3g}x. "
             "Each keeps its own scale, as separate rows of one packed weight.",
             role,
-            "gate (w1)",
-            "up (w3)",
+            first.substr(1),
+            second.substr(1),
             num_different,
             num_pairs,
             worst));
+  }
+
+  // D2: rows that are reordered although desc_act says they are not.
+  void check_group_index(const std::vector<const ScaledModule*>& members) {
+    if (declaration_.has_act_order()) return;
+    for (const ScaledModule* module : members) {
+      const int32_t group = module->physical->scheme.block.k;
+      if (!module->stored->has(Part::kGroupIndex) || group < 1) continue;
+      const TensorMeta& index = meta(module->stored->tensor(Part::kGroupIndex));
+      const int64_t count = std::min<int64_t>(index.shape.num_elements(), kMaxBytesPerTensor / 4);
+      const std::vector<std::byte> bytes =
+          read(module->stored->tensor(Part::kGroupIndex), 0, count * 4);
+      std::vector<int32_t> groups(bytes.size() / sizeof(int32_t));
+      std::memcpy(groups.data(), bytes.data(), groups.size() * sizeof(int32_t));
+      for (size_t i = 0; i < groups.size(); ++i) {
+        const size_t expected = i / static_cast<size_t>(group);
+        if (groups[i] == static_cast<int32_t>(expected)) continue;
+        return add(Severity::kError,
+                   "Q-D2",
+                   fmt::format("{}: row {} belongs to group {}; expected {}, as desc_act is false. "
+                               "Fix: set desc_act to true, or export the checkpoint anew.",
+                               escape_for_display(index.name),
+                               i,
+                               groups[i],
+                               expected));
+      }
+    }
+  }
+
+  static bool has_code_15(const std::vector<std::byte>& bytes) {
+    return std::any_of(bytes.begin(), bytes.end(), [](std::byte b) {
+      return (b & std::byte{0xF}) == std::byte{0xF} || (b >> 4) == std::byte{0xF};
+    });
   }
 
   // S9: GPTQ stores z - 1 in format v1 and z in v2; symmetric 4-bit files show which.
@@ -334,6 +414,15 @@ class Checker final {
         });
       };
       const bool is_v2 = format == "gptq_v2";
+      if (!is_v2 && has_code_15(bytes)) {
+        return add(Severity::kError,
+                   "Q-S9",
+                   fmt::format("{}: a zero point is stored as 15, which in checkpoint_format {} "
+                               "means 16 or, by wrapping, 0; expected 0 to 14. Fix: export the "
+                               "checkpoint as gptq_v2.",
+                               escape_for_display(meta(tensor).name),
+                               format));
+      }
       if (!all(is_v2 ? 0x77 : 0x88)) continue;
       add(Severity::kError,
           "Q-S9",
@@ -353,6 +442,8 @@ class Checker final {
   const DetectOptions& options_;
   const Declaration& declaration_;
   std::vector<Diagnostic> diagnostics_;
+  int32_t num_zero_groups_ = 0;
+  bool has_bad_zero_ = false;
 };
 
 }  // namespace
