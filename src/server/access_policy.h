@@ -17,7 +17,7 @@ namespace nibble::server {
 
 // What a route asks of its caller.
 enum class Access {
-  kPublic,  // no key: the health checks
+  kPublic,  // no key: the health checks, the files of the status page
   kUser,    // one of the keys, or an admin key
   kAdmin,   // an admin key
 };

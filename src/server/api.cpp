@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "server/error_response.h"
+#include "server/status_page.h"
 
 namespace nibble::server {
 namespace {
@@ -54,6 +55,7 @@ const Api::Route* Api::find_route(std::string_view path) {
       {.path = "/ready", .allow = kRead, .access = Access::kPublic, .answer = &Api::ready},
       {.path = "/version", .allow = kRead, .answer = &Api::version},
       {.path = "/metrics", .allow = kRead, .answer = &Api::expose_metrics},
+      {.path = kStatusDataPath, .allow = kRead, .answer = &Api::status},
       {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
       {.path = "/v1/chat/completions", .allow = kWrite, .plan = &GenerationPlanner::chat},
       {.path = "/v1/completions", .allow = kWrite, .plan = &GenerationPlanner::completion},
@@ -74,9 +76,12 @@ const Api::Route* Api::find_route(std::string_view path) {
   };
   static constexpr Route kModelRoute = {
       .path = kModelPrefix, .allow = kRead, .answer = &Api::show_model};
+  static constexpr Route kStatusPageRoute = {
+      .path = "/", .allow = kRead, .access = Access::kPublic, .answer = &Api::status_page};
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
   }
+  if (is_status_page_path(path)) return &kStatusPageRoute;
   return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
                                                                              : nullptr;
 }
@@ -119,6 +124,7 @@ void Api::attach(HttpServer& server) {
   generation_context_.emplace(GenerationContext{
       .engine = engine_,
       .metrics = metrics_,
+      .recent = recent_,
       .io = server.io(),
       .heartbeat = {.text = ": ping\n\n", .interval = options_.heartbeat_interval},
       .retry_after = [this] { return retry_after_seconds(); }});
@@ -252,6 +258,23 @@ HttpResponse Api::expose_metrics(const HttpRequest&) {
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = metrics_.expose(engine_.stats(), server_->num_connections());
   return response;
+}
+
+HttpResponse Api::status_page(const HttpRequest& request) {
+  return status_page_response(request.path);
+}
+
+HttpResponse Api::status(const HttpRequest&) {
+  return json_response(status_data({.version = options_.version,
+                                    .model_names = options_.model.names,
+                                    .max_context = options_.model.max_context,
+                                    .kernels = options_.kernels,
+                                    .stats = engine_.stats(),
+                                    .num_connections = server_->num_connections(),
+                                    .is_draining = is_draining_.load(),
+                                    .started_at = started_at_,
+                                    .now = std::chrono::steady_clock::now(),
+                                    .recent = recent_}));
 }
 
 HttpResponse Api::list_models(const HttpRequest&) {

@@ -21,6 +21,7 @@
 #include "server/http_server.h"
 #include "server/live_requests.h"
 #include "server/metrics.h"
+#include "server/recent_requests.h"
 #include "text/tokenizer.h"
 
 namespace nibble::server {
@@ -64,6 +65,8 @@ class Api final {
   HttpResponse ready(const HttpRequest& request);
   HttpResponse version(const HttpRequest& request);
   HttpResponse expose_metrics(const HttpRequest& request);
+  HttpResponse status_page(const HttpRequest& request);
+  HttpResponse status(const HttpRequest& request);
   HttpResponse list_models(const HttpRequest& request);
   HttpResponse show_model(const HttpRequest& request);
   json::Object model_object(const std::string& name) const;
@@ -87,6 +90,8 @@ class Api final {
   Metrics metrics_;
   const GenerationPlanner planner_;
   std::atomic<bool> is_draining_ = false;
+  const TimePoint started_at_ = std::chrono::steady_clock::now();
+  RecentRequests recent_;               // I/O thread
   double mean_generation_seconds_ = 1;  // I/O thread; a moving average, for Retry-After
 
   HttpServer* server_ = nullptr;

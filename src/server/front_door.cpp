@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "server/error_response.h"
+#include "server/status_page.h"
 
 namespace nibble::server {
 namespace {
@@ -53,7 +54,8 @@ void FrontDoor::open(HttpHandlers api) {
 }
 
 std::optional<HttpResponse> FrontDoor::check_head(const HttpRequest& head) const {
-  const bool is_public = is_health_route(head.path) || is_ready_route(head.path);
+  const bool is_public =
+      is_health_route(head.path) || is_ready_route(head.path) || is_status_page_path(head.path);
   if (auto refusal = access_.refusal(head, is_public ? Access::kPublic : Access::kUser)) {
     return refusal;
   }
@@ -63,6 +65,7 @@ std::optional<HttpResponse> FrontDoor::check_head(const HttpRequest& head) const
 }
 
 HttpResponse FrontDoor::answer(const HttpRequest& request) {
+  if (is_status_page_path(request.path)) return status_page_response(request.path);
   if (is_ready_route(request.path)) return loading_response();
   return json_response(json::make_object({{"status", "ok"}}));
 }

@@ -161,7 +161,19 @@ void Generation::observe(int32_t sequence, const engine::Output& output) {
     }
     last = now;
   }
-  if (output.finish) context_.metrics.on_finish(*output.finish, to_seconds(now - received_at_));
+  if (output.finish) record_finish(*output.finish, now);
+}
+
+void Generation::record_finish(const engine::Finish& finish, TimePoint now) {
+  const double total_seconds = to_seconds(now - received_at_);
+  context_.metrics.on_finish(finish, total_seconds);
+  context_.recent.add({.ended_at = now,
+                       .outcome = finish_reason_name(finish.reason),
+                       .usage = finish.usage,
+                       .queue_seconds = finish.queue_seconds,
+                       .prefill_seconds = finish.prefill_seconds,
+                       .decode_seconds = finish.decode_seconds,
+                       .total_seconds = total_seconds});
 }
 
 void Generation::finish() {
@@ -202,6 +214,10 @@ void Generation::abandon(Gone why) {
   if (is_over_) return;
   is_over_ = true;
   context_.metrics.on_aborted(cause_name(why));
+  const TimePoint now = std::chrono::steady_clock::now();
+  context_.recent.add({.ended_at = now,
+                       .outcome = cause_name(why),
+                       .total_seconds = to_seconds(now - received_at_)});
   cancel_all();
 }
 

@@ -19,6 +19,7 @@
 #include "server/error_response.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "server/recent_requests.h"
 
 namespace nibble::server {
 
@@ -38,6 +39,7 @@ struct GenerationPlan {
 struct GenerationContext {
   engine::Engine& engine;
   Metrics& metrics;
+  RecentRequests& recent;
   std::shared_ptr<IoThread> io;
   Exchange::Heartbeat heartbeat;
   // Seconds until a refused client should try again.
@@ -69,6 +71,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   Result<void> submit_all();
   void deliver(int32_t sequence, engine::Output&& output);
   void observe(int32_t sequence, const engine::Output& output);
+  void record_finish(const engine::Finish& finish, TimePoint now);
   void finish();
   void fail(const Error& error);
   void abandon(Gone why);

@@ -28,7 +28,14 @@ struct Twins {
   Metric& vllm;
 };
 
-const char* reason_name(engine::FinishReason reason) {
+// The engine keeps totals; a Prometheus counter can only be moved forward.
+void advance_to(Counter& counter, int64_t total) {
+  counter.Increment(std::max(0.0, static_cast<double>(total) - counter.Value()));
+}
+
+}  // namespace
+
+const char* finish_reason_name(engine::FinishReason reason) {
   switch (reason) {
     case engine::FinishReason::kStop:
       return "stop";
@@ -41,13 +48,6 @@ const char* reason_name(engine::FinishReason reason) {
   }
   return "error";
 }
-
-// The engine keeps totals; a Prometheus counter can only be moved forward.
-void advance_to(Counter& counter, int64_t total) {
-  counter.Increment(std::max(0.0, static_cast<double>(total) - counter.Value()));
-}
-
-}  // namespace
 
 class Metrics::Impl final {
  public:
@@ -76,7 +76,7 @@ class Metrics::Impl final {
 
   void on_finish(const engine::Finish& finish, double seconds) {
     Labels labels = model_;
-    labels["finished_reason"] = reason_name(finish.reason);
+    labels["finished_reason"] = finish_reason_name(finish.reason);
     finished_.Add(labels).Increment();
     requests_.Increment();
     if (finish.reason == engine::FinishReason::kCancelled) sglang_aborted_.Increment();

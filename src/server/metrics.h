@@ -21,6 +21,9 @@ struct KernelSelection {
   std::string reason;
 };
 
+// "stop", "length", "abort" or "error".
+const char* finish_reason_name(engine::FinishReason reason);
+
 class Metrics final {
  public:
   struct Options {

@@ -1,0 +1,11 @@
+# cmake -DOUTPUT=... -DFUNCTION=... -DHEADER=... -DFILES=a,b -P WriteEmbedded.cmake: what embed_files() compiles.
+cmake_minimum_required(VERSION 3.25)
+string(REPLACE "," ";" files "${FILES}")
+set(text "#include \"${HEADER}\"\n\nstd::string_view ${FUNCTION}(std::string_view name) {\n")
+foreach(path IN LISTS files)
+  get_filename_component(name ${path} NAME)
+  file(READ ${path} content)
+  string(APPEND text "  if (name == \"${name}\") {\n    return R\"embedded(${content})embedded\";\n  }\n")
+endforeach()
+string(APPEND text "  return {};\n}\n")
+file(WRITE ${OUTPUT} "${text}")
