@@ -29,6 +29,7 @@ constexpr std::string_view kPrompts[] = {
     "1, 2, 3, 4, 5, 6, 7,",
 };
 constexpr int32_t kPromptTokensWithoutTokenizer = 16;
+constexpr int64_t kMaxPromptTokens = 64;
 
 // The stored value of one element, or nullopt for dtypes without NaN or infinity.
 std::optional<float> decode_element(TensorView tensor, int64_t i) {
@@ -89,18 +90,26 @@ Result<void> check_samples(const checkpoint::Checkpoint& checkpoint) {
   return write_output(fmt::format("weights  {} values decoded, all finite\n", samples.num_decoded));
 }
 
-// The prompts as ids, cut to the model's context; made-up ids where the directory holds no
+// Tokens of the longest prompt.
+Result<int32_t> prompt_context(const checkpoint::Checkpoint& checkpoint) {
+  TRY_ASSIGN(const checkpoint::ConfigReader config, checkpoint.read_config());
+  TRY_ASSIGN(const int64_t limit,
+             config.integer_or({"max_position_embeddings"}, {1, INT32_MAX}, kMaxPromptTokens));
+  return static_cast<int32_t>(std::min(limit, kMaxPromptTokens));
+}
+
+// The prompts as ids, cut to `max_context` tokens; made-up ids where the directory holds no
 // tokenizer.
 Result<std::vector<std::vector<int32_t>>> prompt_ids(const Path& dir,
-                                                     const models::ModelInfo& info) {
-  const auto max_context = static_cast<size_t>(info.max_position_embeddings);
+                                                     int32_t vocab_size,
+                                                     size_t max_context) {
   std::vector<std::vector<int32_t>> prompts;
   std::error_code ignored;
   if (!std::filesystem::exists(dir / "tokenizer.json", ignored)) {
     for (int32_t i = 0; i < static_cast<int32_t>(std::size(kPrompts)); ++i) {
       std::vector<int32_t>& ids = prompts.emplace_back();
       for (int32_t j = 0; j < kPromptTokensWithoutTokenizer; ++j) {
-        ids.push_back((i * 31 + j * 7919) % info.vocab_size);
+        ids.push_back((i * 31 + j * 7919) % vocab_size);
       }
       ids.resize(std::min(ids.size(), max_context));
     }
@@ -116,13 +125,12 @@ Result<std::vector<std::vector<int32_t>>> prompt_ids(const Path& dir,
 }
 
 // Logits of every position of every prompt: [positions, vocab_size], one prompt after the other.
-Result<std::vector<float>> compute_logits(models::Model& model,
+Result<std::vector<float>> compute_logits(LoadedModel& loaded,
                                           const std::vector<std::vector<int32_t>>& prompts) {
-  size_t longest = 0;
-  for (const auto& ids : prompts) longest = std::max(longest, ids.size());
-  const auto max_tokens = static_cast<int32_t>(longest);
-  TRY(model.reserve_state({.max_context = max_tokens, .max_tokens_per_pass = max_tokens}));
-  std::vector<PageId> pages(static_cast<size_t>(ceil_div(max_tokens, model.info().page_size)));
+  models::Model& model = *loaded.model;
+  const models::StateOptions state = engine::planned_state(loaded.plan);
+  TRY(model.reserve_state(state));
+  std::vector<PageId> pages(static_cast<size_t>(state.num_pages));
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = PageId{static_cast<int32_t>(i)};
   const auto communicator = comm::make_local_communicator();
   std::vector<float> logits;
@@ -198,15 +206,27 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
   reference_flags.precision = models::Precision::kReference;
   reference_flags.isa = device::IsaLevel::kScalar;
   reference_flags.kernel.clear();
+  reference_flags.checks.allow_reference = true;
+  TRY_ASSIGN(const int32_t context, prompt_context(checkpoint));
   std::vector<std::vector<int32_t>> prompts;
   std::vector<float> expected;
   {
-    TRY_ASSIGN(LoadedModel reference, load_model(checkpoint, reference_flags, Mtp::kSkip));
-    TRY_ASSIGN(prompts, prompt_ids(flags.model, reference.model->info()));
-    TRY_ASSIGN(expected, compute_logits(*reference.model, prompts));
+    TRY_ASSIGN(LoadedModel reference,
+               load_model(checkpoint,
+                          reference_flags,
+                          {.context = context, .pass_tokens = context},
+                          Report::kNothing));
+    TRY_ASSIGN(
+        prompts,
+        prompt_ids(flags.model, reference.model->info().vocab_size, static_cast<size_t>(context)));
+    TRY_ASSIGN(expected, compute_logits(reference, prompts));
   }
-  TRY_ASSIGN(LoadedModel loaded, load_model(checkpoint, flags, Mtp::kLoad));
-  TRY_ASSIGN(const std::vector<float> found, compute_logits(*loaded.model, prompts));
+  TRY_ASSIGN(LoadedModel loaded,
+             load_model(checkpoint,
+                        flags,
+                        {.context = context, .pass_tokens = context, .needs_draft = true},
+                        Report::kPlan));
+  TRY_ASSIGN(const std::vector<float> found, compute_logits(loaded, prompts));
   const auto is_finite = [](float x) { return std::isfinite(x); };
   if (!std::all_of(expected.begin(), expected.end(), is_finite) ||
       !std::all_of(found.begin(), found.end(), is_finite)) {

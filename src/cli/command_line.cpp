@@ -160,6 +160,36 @@ std::optional<std::pair<int32_t, float>> parse_logit_bias(std::string_view text)
   return std::pair(*token_id, *bias);
 }
 
+void add_checks(CLI::App& app, PlanChecks& flags) {
+  const char* group = "Checks";
+  app.add_flag("--strict", flags.strict, "Overruled declarations and unmatched patterns are errors")
+      ->group(group);
+  app.add_flag("--trust-headers",
+               flags.trust_headers,
+               "Warn instead of stopping where files contradict the stored bytes")
+      ->group(group);
+  add_choice(app,
+             "--act-scale",
+             flags.dynamic_activation_scales,
+             kActivationScales,
+             "Scales of NVFP4 activations")
+      ->group(group);
+  app.add_option("--allow-slow", flags.allow_slow, "Module class that may run on a slower kernel")
+      ->check(not_empty())
+      ->type_name("CLASS")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_flag("--allow-reference",
+               flags.allow_reference,
+               "Run on the scalar reference where nothing else takes the work: very slow")
+      ->group(group);
+}
+
+void add_isa(CLI::App& app, device::IsaLevel& isa, const char* group) {
+  add_choice(app, "--isa", isa, kIsaLevels, "Highest CPU instruction set that kernels may use")
+      ->group(group);
+}
+
 void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("model", flags.model, "Directory of a checkpoint")->required()->type_name("MODEL");
   const char* group = "Model";
@@ -181,9 +211,7 @@ void add_model(CLI::App& app, ModelFlags& flags) {
       ->type_name("N")
       ->needs(load_format)
       ->group(group);
-  add_choice(
-      app, "--isa", flags.isa, kIsaLevels, "Highest CPU instruction set that kernels may use")
-      ->group(group);
+  add_isa(app, flags.isa, group);
   add_choice(app, "--precision", flags.precision, kPrecisions, "Arithmetic of activations and KV")
       ->group(group);
   app.add_flag("--deterministic",
@@ -193,10 +221,12 @@ void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
       ->type_name("TEXT")
       ->group(group);
+  add_checks(app, flags.checks);
 }
 
 void add_context(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--max-context", flags.max_context, "Tokens per sequence; 0: the model's limit")
+  app.add_option(
+         "--max-context", flags.max_context, "Tokens per sequence; 0: what model and memory allow")
       ->check(range(0, kMaxInt32))
       ->type_name("N")
       ->capture_default_str()
@@ -559,6 +589,7 @@ void add_plan(CLI::App& root, PlanFlags& flags) {
       ->type_name("N")
       ->capture_default_str()
       ->group(machine);
+  add_isa(app, flags.isa, machine);
   const char* work = "Work";
   app.add_option("--context", flags.context, "Tokens per sequence; 0: 32768 or the model's limit")
       ->check(range(0, kMaxInt32))
@@ -574,23 +605,8 @@ void add_plan(CLI::App& root, PlanFlags& flags) {
   app.add_flag("--json", flags.json, "For programs");
   app.add_option("--explain", flags.explain, "Only the evidence for one module, all of it")
       ->type_name("MODULE");
+  add_checks(app, flags.checks);
   const char* checks = "Checks";
-  app.add_flag("--strict", flags.strict, "Overruled declarations and unmatched patterns are errors")
-      ->group(checks);
-  app.add_flag("--trust-headers",
-               flags.trust_headers,
-               "Warn instead of stopping where files contradict the stored bytes")
-      ->group(checks);
-  add_choice(app,
-             "--act-scale",
-             flags.dynamic_activation_scales,
-             kActivationScales,
-             "Scales of NVFP4 activations")
-      ->group(checks);
-  app.add_option("--allow-slow", flags.allow_slow, "Module class that may run on a slower kernel")
-      ->type_name("CLASS")
-      ->allow_extra_args(false)
-      ->group(checks);
   app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
       ->type_name("TEXT")
       ->group(checks);

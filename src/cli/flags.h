@@ -24,6 +24,15 @@ enum class LoadFormat {
   kDummy,  // random weights of the shapes in config.json
 };
 
+// What a user accepts that a plan would otherwise refuse, and the other way around.
+struct PlanChecks {
+  bool strict = false;
+  bool trust_headers = false;
+  bool dynamic_activation_scales = false;
+  std::vector<std::string> allow_slow;
+  bool allow_reference = false;
+};
+
 struct ModelFlags {
   Path model;
   LoadFormat load_format = LoadFormat::kCheckpoint;
@@ -33,7 +42,8 @@ struct ModelFlags {
   models::Precision precision = models::Precision::kDefault;
   bool deterministic = false;
   std::string kernel;       // part of a kernel name; empty: any
-  int32_t max_context = 0;  // 0: the model's
+  int32_t max_context = 0;  // 0: the longest that the model allows and the memory holds
+  PlanChecks checks;
 };
 
 struct SamplingFlags {
@@ -80,10 +90,8 @@ struct PlanFlags {
   engine::Goal goal = engine::Goal::kLatency;
   bool json = false;
   std::optional<std::string> explain;
-  bool strict = false;
-  bool trust_headers = false;
-  bool dynamic_activation_scales = false;
-  std::vector<std::string> allow_slow;
+  PlanChecks checks;
+  device::IsaLevel isa = device::IsaLevel::kNative;  // of "local"
   std::string kernel;
   bool pad_fp8_blocks = false;
   int32_t connections = 8;

@@ -125,15 +125,18 @@ Result<void> run_logits(const LogitsFlags& flags) {
     TRY_ASSIGN(replay, read_decisions(*flags.replay));
   }
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags.model));
+  const auto num_ids = static_cast<int32_t>(ids.size());
+  const int32_t chunk = std::min(flags.chunk > 0 ? flags.chunk : kDefaultChunk, num_ids);
   TRY_ASSIGN(LoadedModel loaded,
-             load_model(checkpoint, flags.model, flags.mtp ? Mtp::kLoad : Mtp::kSkip));
+             load_model(checkpoint,
+                        flags.model,
+                        {.context = num_ids, .pass_tokens = chunk, .needs_draft = flags.mtp},
+                        Report::kPlan));
   models::Model& model = *loaded.model;
   if (flags.mtp && !model.info().has_mtp) {
     return unsupported(fmt::format("{}: has no MTP layer", flags.model.model.string()));
   }
-  const auto num_ids = static_cast<int32_t>(ids.size());
-  const int32_t chunk = std::min(flags.chunk > 0 ? flags.chunk : kDefaultChunk, num_ids);
-  TRY(model.reserve_state({.max_context = num_ids, .max_tokens_per_pass = chunk}));
+  TRY(model.reserve_state(engine::planned_state(loaded.plan)));
 
   models::Decisions record;
   Prefill prefill(model,

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/plan_target.h"
+#include "cli/planned_model.h"
 #include "device/device.h"
 #include "engine/plan_render.h"
 #include "kernels/registry.h"
@@ -53,14 +54,14 @@ double measure_read_rate(device::Device& host) {
   return best;
 }
 
-Result<engine::DeviceSheet> sheet_of(std::string_view name) {
+Result<engine::DeviceSheet> sheet_of(std::string_view name, device::IsaLevel isa) {
   if (name != "local") return engine::find_device_sheet(name);
-  TRY_ASSIGN(const std::unique_ptr<device::Device> host, device::make_host_device({}));
+  TRY_ASSIGN(const std::unique_ptr<device::Device> host, device::make_host_device({.isa = isa}));
   return engine::local_sheet(host->info(), measure_read_rate(*host));
 }
 
 // "NAME" or "NAMExN".
-Result<Machine> parse_machine(std::string_view text) {
+Result<Machine> parse_machine(std::string_view text, device::IsaLevel isa) {
   Machine machine;
   const size_t x = text.rfind('x');
   std::string_view name = text;
@@ -76,7 +77,7 @@ Result<Machine> parse_machine(std::string_view text) {
       name = text.substr(0, x);
     }
   }
-  TRY_ASSIGN(machine.sheet, sheet_of(name));
+  TRY_ASSIGN(machine.sheet, sheet_of(name, isa));
   return machine;
 }
 
@@ -88,11 +89,10 @@ engine::PlanOptions options_of(const PlanFlags& flags, const Machine& machine) {
           .context = flags.context,
           .concurrency = flags.concurrency,
           .goal = flags.goal,
-          .detection = {.is_strict = flags.strict,
-                        .trusts_headers = flags.trust_headers,
-                        .ignores_input_scales = flags.dynamic_activation_scales},
-          .allow_slow = flags.allow_slow,
+          .detection = detect_options(flags.checks),
+          .allow_slow = flags.checks.allow_slow,
           .only_kernel = flags.kernel,
+          .allow_reference = flags.checks.allow_reference,
           .pads_fp8_blocks = flags.pad_fp8_blocks};
 }
 
@@ -131,26 +131,13 @@ Result<void> print_plans(const std::vector<engine::Plan>& plans, bool as_json) {
                                         : engine::comparison_text(plans));
 }
 
-Result<void> report_errors(const std::vector<engine::Plan>& plans) {
-  int64_t count = 0;
-  std::string first;
-  for (const engine::Plan& plan : plans) {
-    for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
-      if (diagnostic.severity != quant::Severity::kError) continue;
-      if (count++ == 0) first = quant::to_text(diagnostic);
-    }
-  }
-  if (count == 0) return {};
-  return unsupported(count == 1 ? first : fmt::format("{} (and {} more)", first, count - 1));
-}
-
 }  // namespace
 
 Result<void> run_plan(const PlanFlags& flags) {
   std::vector<Machine> machines;
   for (const std::string& text :
        flags.gpus.empty() ? std::vector<std::string>{"local"} : flags.gpus) {
-    TRY_ASSIGN(Machine machine, parse_machine(text));
+    TRY_ASSIGN(Machine machine, parse_machine(text, flags.isa));
     machines.push_back(std::move(machine));
   }
   std::vector<engine::Plan> plans;
@@ -165,7 +152,7 @@ Result<void> run_plan(const PlanFlags& flags) {
     }
   }
   if (!flags.explain) TRY(print_plans(plans, flags.json));
-  return report_errors(plans);
+  return refuse_errors(plans);
 }
 
 Result<void> run_kernels(const KernelsFlags& flags) {

@@ -74,7 +74,6 @@ Result<void> run_serve(const ServeFlags& flags) {
                            .max_running_requests = flags.max_running_requests,
                            .prefill_chunk_tokens = flags.prefill_chunk_tokens,
                            .max_gap = std::chrono::milliseconds(flags.max_itl_ms)}));
-  print_note(kernel_line(session->routed_modules));
   server->attach(model_config(flags, *session), *session->engine, *session->tokenizer);
   print_note(fmt::format("listening on {}:{}", flags.host, server->port()));
   server->run();

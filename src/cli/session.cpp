@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "base/checked_math.h"
 #include "base/log.h"
 #include "checkpoint/config_reader.h"
 #include "cli/console.h"
@@ -30,18 +29,6 @@ bool looks_like_repository(const std::string& text) {
   return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text[0] != '.' &&
          text.find('/', slash + 1) == std::string::npos &&
          std::all_of(text.begin(), text.end(), is_name_char);
-}
-
-models::StateOptions state_options(const models::ModelInfo& info,
-                                   const engine::EngineConfig& config) {
-  models::StateOptions state;
-  state.num_slots = config.max_running_requests;
-  state.max_context = config.max_context;
-  state.max_tokens_per_pass = std::max(config.prefill_chunk_tokens, config.max_running_requests);
-  state = engine::resolve_state(state, info);
-  const int64_t pages = int64_t{state.num_pages} * state.num_slots;
-  state.num_pages = static_cast<int32_t>(std::min<int64_t>(pages, INT32_MAX));
-  return state;
 }
 
 }  // namespace
@@ -81,21 +68,26 @@ Result<checkpoint::Checkpoint> open_model(const ModelFlags& flags) {
 
 Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
                                const ModelFlags& flags,
-                               Mtp mtp) {
-  const TimePoint start = kClock.now();
+                               const ModelWork& work,
+                               Report report) {
   LoadedModel loaded;
   TRY_ASSIGN(loaded.device,
              device::make_host_device(
                  {.num_threads = flags.threads, .pin = flags.threads == 0, .isa = flags.isa}));
+  TRY_ASSIGN(loaded.plan, plan_model(checkpoint, loaded.device->info(), flags, work));
+  if (report == Report::kPlan) print_plan(loaded.plan);
+  const TimePoint start = kClock.now();
   for (const std::string& warning : checkpoint.warnings()) log_warning("{}", warning);
   ProgressBar bar("loading");
   models::LoadOptions options;
   options.precision = flags.precision;
-  options.load_mtp = mtp == Mtp::kLoad;
+  options.load_mtp = work.needs_draft;
   options.routing.deterministic = flags.deterministic;
   options.routing.only = flags.kernel;
+  options.routing.allow_reference = flags.checks.allow_reference;
   options.progress = [&bar](int64_t done, int64_t total) { bar.update(done, total); };
   TRY_ASSIGN(loaded.model, models::load_model(checkpoint, *loaded.device, options));
+  TRY(engine::check_executed(loaded.plan, loaded.model->routed_modules()));
   loaded.load_seconds = to_seconds(kClock.now() - start);
   return loaded;
 }
@@ -123,17 +115,24 @@ Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig confi
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags));
   TRY_ASSIGN(session.tokenizer, text::load_tokenizer(flags.model));
   TRY_ASSIGN(session.defaults, read_defaults(flags.model));
-  TRY_ASSIGN(LoadedModel loaded, load_model(checkpoint, flags, Mtp::kSkip));
+  TRY_ASSIGN(LoadedModel loaded,
+             load_model(checkpoint,
+                        flags,
+                        {.context = flags.max_context,
+                         .concurrency = config.max_running_requests,
+                         .pass_tokens = config.prefill_chunk_tokens},
+                        Report::kPlan));
   session.device = std::move(loaded.device);
   session.load_seconds = loaded.load_seconds;
   session.routed_modules = loaded.model->routed_modules();
 
-  config.max_context = flags.max_context;
+  config.max_context = loaded.plan.options.context;
   config.eos_token_ids = session.defaults.eos_token_ids;
-  const models::StateOptions state = state_options(loaded.model->info(), config);
-  TRY_ASSIGN(
-      auto runner,
-      engine::make_model_runner(std::move(loaded.model), state, comm::make_local_communicator()));
+  TRY_ASSIGN(auto runner,
+             engine::make_model_runner(std::move(loaded.model),
+                                       engine::planned_state(loaded.plan),
+                                       comm::make_local_communicator()));
+  session.plan = std::move(loaded.plan);
   session.memory_bytes = runner->memory_bytes();
   TRY_ASSIGN(session.engine,
              engine::Engine::create(config, std::move(runner), *session.tokenizer, kClock));

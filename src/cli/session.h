@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/generation_config.h"
 #include "cli/flags.h"
+#include "cli/planned_model.h"
 #include "device/device.h"
 #include "engine/engine.h"
 #include "models/model.h"
@@ -26,17 +27,20 @@ Result<checkpoint::Checkpoint> open_checkpoint(const Path& model);
 Result<checkpoint::Checkpoint> open_model(const ModelFlags& flags);
 
 struct LoadedModel {
+  engine::Plan plan;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<models::Model> model;
   double load_seconds = 0;
 };
 
-enum class Mtp { kSkip, kLoad };
+enum class Report { kNothing, kPlan };
 
-// Loads the weights, with a progress bar.
+// Plans, refuses what the plan refuses, prints its short form where asked, and loads the weights
+// with a progress bar.
 Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
                                const ModelFlags& flags,
-                               Mtp mtp);
+                               const ModelWork& work,
+                               Report report);
 
 // What the model's files say about its special tokens and sampling.
 struct ModelDefaults {
@@ -50,6 +54,7 @@ Result<ModelDefaults> read_defaults(const Path& model);
 struct Session {
   std::unique_ptr<text::Tokenizer> tokenizer;
   ModelDefaults defaults;
+  engine::Plan plan;
   std::unique_ptr<device::Device> device;
   std::vector<models::RoutedModule> routed_modules;
   int64_t memory_bytes = 0;

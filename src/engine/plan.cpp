@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/check.h"
 #include "base/utf8.h"
 #include "checkpoint/config_reader.h"
 #include "engine/plan_parts.h"
@@ -22,6 +24,8 @@ using quant::Diagnostic;
 using quant::Severity;
 
 constexpr size_t kMaxShown = 8;
+constexpr int32_t kDefaultContext = 32768;
+constexpr int32_t kDefaultPassTokens = 512;
 
 void add(Plan& plan, Severity severity, std::string_view code, std::string message) {
   plan.diagnostics.push_back(
@@ -33,6 +37,7 @@ PlanOptions completed(PlanOptions options) {
   if (options.tp == 0) options.tp = options.num_devices;
   options.ep = std::max(options.ep, 1);
   if (options.concurrency == 0) options.concurrency = options.goal == Goal::kLatency ? 1 : 64;
+  if (options.pass_tokens == 0) options.pass_tokens = kDefaultPassTokens;
   return options;
 }
 
@@ -158,6 +163,21 @@ bool is_v4(const quant::Detection& detection) {
   });
 }
 
+// M2. kLongestContext is resolved together with the memory.
+void check_context(const Config& config, Plan& plan) {
+  int32_t& context = plan.options.context;
+  const int32_t limit = config.max_position_embeddings;
+  if (context == 0) context = std::min(kDefaultContext, limit);
+  if (context <= limit) return;
+  add(plan,
+      Severity::kError,
+      "Q-M2",
+      fmt::format("a context of {} tokens was asked for; expected at most {}, by "
+                  "max_position_embeddings in config.json. Fix: ask for a shorter one.",
+                  context,
+                  limit));
+}
+
 void check_parallelism(Plan& plan) {
   const PlanOptions& o = plan.options;
   if (o.tp > o.num_devices || o.ep > o.num_devices) {
@@ -175,16 +195,70 @@ void check_parallelism(Plan& plan) {
   }
 }
 
-bool all_kernels_run(const Plan& plan) {
-  const auto runs = [](const kernels::KernelInfo* kernel) {
-    return kernel != nullptr && kernel->status == kernels::Status::kRuns;
+// Names of what `wanted` holds for: modules, then ops without weights.
+template <class Wanted>
+std::vector<std::string> classes_with(const Plan& plan, const Wanted& wanted) {
+  std::vector<std::string> names;
+  const auto take = [&](const std::string& name, const kernels::KernelInfo* kernel) {
+    if (kernel == nullptr || !wanted(*kernel)) return;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
-  return std::all_of(plan.modules.begin(),
-                     plan.modules.end(),
-                     [&](const PlannedModule& module) { return runs(module.kernel); }) &&
-         std::all_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
-           return runs(op.kernel);
-         });
+  for (const PlannedModule& module : plan.modules) take(module.module_class, module.kernel);
+  for (const PlannedOp& op : plan.ops) take(op.name, op.kernel);
+  return names;
+}
+
+// The last record that refused in favour of the reference: the one that asks least.
+std::string refusal_before_reference(const Plan& plan) {
+  const auto text = [](const std::vector<kernels::Refusal>& refused) {
+    return refused.empty() ? std::string("no other record exists")
+                           : fmt::format("{}: {}", refused.back().kernel, refused.back().reason);
+  };
+  for (const PlannedModule& module : plan.modules) {
+    if (module.kernel != nullptr && is_reference(*module.kernel)) return text(module.refused);
+  }
+  for (const PlannedOp& op : plan.ops) {
+    if (op.kernel != nullptr && is_reference(*op.kernel)) return text(op.refused);
+  }
+  return "";
+}
+
+// K7 for invariant 15: nothing falls back to the scalar reference unasked.
+void check_reference(Plan& plan) {
+  std::vector<std::string> classes = classes_with(plan, kernels::is_reference);
+  if (classes.empty()) return;
+  const size_t num_classes = classes.size();
+  classes.resize(std::min(num_classes, kMaxShown));
+  const bool is_allowed = plan.options.allow_reference;
+  add(plan,
+      is_allowed ? Severity::kWarning : Severity::kError,
+      "Q-K7",
+      fmt::format(
+          "{}{}: only the scalar reference takes {} on {} ({}). {}",
+          fmt::join(classes, ", "),
+          num_classes > kMaxShown ? fmt::format(" and {} more", num_classes - kMaxShown) : "",
+          num_classes == 1 ? "it" : "them",
+          plan.options.device.title,
+          refusal_before_reference(plan),
+          is_allowed ? "It is the oracle of tests, ten to a hundred times slower: do not "
+                       "serve on it."
+                     : "Fix: use a CPU with AVX2, or pass --allow-reference to run very "
+                       "slowly."));
+}
+
+std::string why_not_runnable(const Plan& plan, bool has_architecture) {
+  if (plan.has_errors()) return "the plan has errors";
+  if (!has_architecture) return "only deepseek_v4 models run in this version";
+  const auto missing = [](const kernels::KernelInfo& kernel) {
+    return kernel.status != kernels::Status::kRuns;
+  };
+  const std::vector<std::string> classes = classes_with(plan, missing);
+  if (!classes.empty()) {
+    return fmt::format("its kernels for {} are not in it (planned or of another build)",
+                       plan.options.device.name);
+  }
+  if (plan.options.tp > 1 || plan.options.ep > 1) return "this version runs on one device";
+  return "";
 }
 
 }  // namespace
@@ -233,24 +307,49 @@ Plan make_plan(const checkpoint::ModelDescription& description,
         fmt::format("model_type {}: its formats are detected, but this version runs deepseek_v4 "
                     "only; the kernels shown are those of its matrix products.",
                     plan.model_type.empty() ? "(none)" : escape_for_display(plan.model_type)));
-    if (plan.options.context == 0) plan.options.context = 32768;
+    if (plan.options.context <= 0) plan.options.context = kDefaultContext;
+    check_reference(plan);
+    plan.not_runnable = why_not_runnable(plan, false);
     return plan;
   }
   plan.model_type = "deepseek_v4";
   const std::optional<Config> config = read_v4_config(description, plan);
-  if (!config) return plan;
+  if (!config) {
+    plan.not_runnable = why_not_runnable(plan, true);
+    return plan;
+  }
   plan.num_hidden_layers = config->num_hidden_layers;
   plan.max_position_embeddings = config->max_position_embeddings;
-  if (plan.options.context == 0) {
-    plan.options.context = std::min(32768, config->max_position_embeddings);
-  }
+  check_context(*config, plan);
   if (description.faults.empty()) check_inventory(*config, detection, description, plan);
   internal::plan_ops(*config, plan);
   internal::plan_memory(*config, detection, plan);
   internal::plan_performance(*config, detection, plan);
-  plan.is_runnable =
-      !plan.has_errors() && all_kernels_run(plan) && plan.options.tp == 1 && plan.options.ep == 1;
+  check_reference(plan);
+  plan.not_runnable = why_not_runnable(plan, true);
   return plan;
+}
+
+models::StateOptions planned_state(const Plan& plan) {
+  CHECK(plan.memory.has_value());
+  return {.num_slots = plan.options.concurrency,
+          .num_pages = static_cast<int32_t>(
+              std::min<int64_t>(plan.memory->num_pages, std::numeric_limits<int32_t>::max())),
+          .max_context = plan.options.context,
+          .max_tokens_per_pass = std::max(plan.options.pass_tokens, plan.options.concurrency)};
+}
+
+Result<void> check_executed(const Plan& plan, const std::vector<models::RoutedModule>& loaded) {
+  for (const models::RoutedModule& module : loaded) {
+    const auto is_same = [&](const PlannedModule& planned) {
+      return planned.kernel == module.route.kernel;
+    };
+    if (std::any_of(plan.modules.begin(), plan.modules.end(), is_same)) continue;
+    return internal_error(fmt::format("{}: loading took {}, which the plan names for no module",
+                                      module.module,
+                                      module.route.kernel->name));
+  }
+  return {};
 }
 
 }  // namespace nibble::engine

@@ -1,6 +1,7 @@
 // What would run: the format and kernel of every module class, memory per device, bytes per step
-// and what they bound, all from headers alone. `nibble plan` prints this object; `serve` and
-// `generate` report theirs from the same routing table.
+// and what they bound, all from headers alone. `nibble plan` prints this object. Programs that load
+// a model make it first, refuse what it refuses, reserve the state that it counts, and compare the
+// kernels that loading took with it.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +20,25 @@ namespace nibble::engine {
 
 enum class Goal : uint8_t { kLatency, kThroughput };
 
+// The longest context that the model allows and the memory holds.
+inline constexpr int32_t kLongestContext = -1;
+
 struct PlanOptions {
   DeviceSheet device;
   int32_t num_devices = 1;
   int32_t tp = 0;           // 0: num_devices
   int32_t ep = 1;           // devices that share the routed experts by id
-  int32_t context = 0;      // tokens per sequence; 0: 32768 or the model's maximum
+  int32_t context = 0;      // tokens per sequence; 0: 32768 or the model's maximum; kLongestContext
   int32_t concurrency = 0;  // sequences; 0: 1 for latency, 64 for throughput
+  int32_t pass_tokens = 0;  // of one prefill pass, which size the workspace; 0: 512
   Goal goal = Goal::kLatency;
+  models::Precision precision = models::Precision::kDefault;  // of a CPU
+  bool deterministic = false;                                 // only batch-invariant kernels
+  bool loads_draft = false;  // on a CPU, which serves without; plans for GPUs always hold it
   quant::DetectOptions detection;
   std::vector<std::string> allow_slow;  // classes that may run on a slower kernel than the best
   std::string only_kernel;              // restrict to kernels whose name contains this text
+  bool allow_reference = false;         // the scalar reference may run, with a warning
   bool pads_fp8_blocks = false;         // shards may cut FP8 blocks; both sides keep the scale
 };
 
@@ -52,7 +61,8 @@ struct PlannedModule {
   int64_t bytes_per_device = 0;                 // resident
   const kernels::KernelInfo* kernel = nullptr;  // none: an error says why
   std::string why;
-  std::vector<kernels::Refusal> refused;  // better records of this kind of device, and why not
+  std::vector<kernels::Refusal> refused;  // records before it of this kind of device, and why not
+  std::vector<kernels::Refusal> better;   // of these, what this very device could have run
 };
 
 struct PlannedOp {
@@ -74,6 +84,7 @@ struct PlanMemory {
   int64_t compressor_state = 0;
   int64_t draft_state = 0;
   int64_t snapshots = 0;  // one per sequence
+  int64_t num_pages = 0;  // of all sequences
   int64_t workspace = 0;
   // What one more sequence, and one more page of 256 tokens, cost.
   int64_t per_sequence = 0;
@@ -112,8 +123,8 @@ struct Plan {
   std::string target;
   std::string model_type;
   std::string method;
-  bool is_runnable = false;  // this build has the architecture and every kernel
-  PlanOptions options;       // without zeros
+  std::string not_runnable = "not planned yet";  // why this build cannot run it; empty: it can
+  PlanOptions options;                           // without zeros
   int32_t num_hidden_layers = 0;
   int32_t max_position_embeddings = 0;
   int64_t num_tensors = 0;
@@ -126,12 +137,19 @@ struct Plan {
   std::optional<PlanPerformance> performance;  // likewise
 
   bool has_errors() const { return quant::has_errors(diagnostics); }
+  bool is_runnable() const { return not_runnable.empty(); }
 };
 
 // Never fails: what is wrong becomes a diagnostic. `read` may be empty.
 Plan make_plan(const checkpoint::ModelDescription& description,
                const quant::ReadTensorBytes& read,
                const PlanOptions& options);
+
+// The decoding state that `plan` counts. It must have `memory`.
+models::StateOptions planned_state(const Plan& plan);
+
+// kInternal when loading took a kernel that `plan` does not name.
+Result<void> check_executed(const Plan& plan, const std::vector<models::RoutedModule>& loaded);
 
 // Expected distinct experts of `batch` tokens that choose `k` of `n` independently (spec
 // "deepseek-v4" 11.2).

@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "engine/plan_parts.h"
+#include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/ops.h"
 
 namespace nibble::engine::internal {
@@ -63,11 +64,15 @@ Activation activation_of(const DetectedModule& module,
                          const PlanOptions& options) {
   const ModuleClass c = module.role.module_class;
   const bool is_dense = !module.scheme.is_quantized();
-  if (is_dense && (c == ModuleClass::kRouter || c == ModuleClass::kCompressor ||
-                   c == ModuleClass::kIndexer || module.scheme.kind == SchemeKind::kF32)) {
+  const bool is_selection = c == ModuleClass::kRouter || c == ModuleClass::kCompressor ||
+                            (c == ModuleClass::kIndexer && leaf_of(module.name) != "wq_b");
+  if (is_dense && (is_selection || module.scheme.kind == SchemeKind::kF32)) {
     return Activation::kF32;
   }
-  if (options.device.kind == device::DeviceKind::kCpu) return Activation::kBf16;
+  if (options.device.kind == device::DeviceKind::kCpu) {
+    const auto numerics = models::deepseek_v4::numerics_of(options.precision);
+    return c == ModuleClass::kLmHead ? numerics.head_activation : numerics.activation;
+  }
   switch (module.scheme.kind) {
     case SchemeKind::kFp8Tensor:
     case SchemeKind::kFp8Channel:
@@ -116,18 +121,33 @@ std::vector<kernels::Refusal> better_refusals(const kernels::Route& route,
 
 // What a 4- or 8-bit weight is multiplied in where its own activations are not available.
 std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind kind) {
-  if (kernel.target.kind == device::DeviceKind::kCpu || kernel.activation >= wanted) return "";
+  const bool is_wide = wanted <= Activation::kBf16;
+  if (kernel.target.kind == device::DeviceKind::kCpu || !kernel.has_weight || is_wide ||
+      kernel.activation >= wanted) {
+    return "";
+  }
   const bool is_4_bit = kind == SchemeKind::kMxfp4 || kind == SchemeKind::kNvfp4;
   const char* cores = wanted == Activation::kNvfp4 ? "FP4" : "FP8";
   return fmt::format(
       "W{}A16: this GPU has no {} tensor cores; more precise, not faster", is_4_bit ? 4 : 8, cores);
 }
 
+// The reference is shown where nothing else takes a module; Q-K7 then says that it must be allowed.
+kernels::RouteOptions routing_of(const PlanOptions& options) {
+  return {.deterministic = options.deterministic,
+          .only = options.only_kernel,
+          .for_plan = true,
+          .allow_reference = true};
+}
+
 // One kernel choice: for a class, a format and a matrix shape.
 class ModulePlanner final {
  public:
   ModulePlanner(const quant::Detection& detection, Plan& plan)
-      : detection_(detection), plan_(plan), device_(plan.options.device.info()) {}
+      : detection_(detection),
+        plan_(plan),
+        device_(plan.options.device.info()),
+        routing_(routing_of(plan.options)) {}
 
   void run() {
     for (const DetectedModule& module : detection_.modules) place(module);
@@ -173,7 +193,7 @@ class ModulePlanner final {
     entry.planned.bytes_per_device += device_bytes(module, choice.kernel);
     if (entry.planned.refused.empty()) {
       entry.planned.refused = choice.refused;
-      better_[&entry - entries_.data()] = choice.better;
+      entry.planned.better = choice.better;
     }
   }
 
@@ -216,8 +236,7 @@ class ModulePlanner final {
                              .m_max = is_small ? plan_.options.concurrency : 0,
                              .n = n,
                              .k = module.k};
-    Result<kernels::Route> route =
-        kernels::route(problem, device_, {.only = plan_.options.only_kernel, .for_plan = true});
+    Result<kernels::Route> route = kernels::route(problem, device_, routing_);
     if (!route.ok()) {
       report_no_kernel(module, route.error());
     } else {
@@ -355,10 +374,9 @@ class ModulePlanner final {
 
   // K7: a weaker unit than the best record for this device has.
   void report_slow() {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      PlannedModule& planned = plan_.modules[i];
+    for (PlannedModule& planned : plan_.modules) {
       if (planned.kernel == nullptr) continue;
-      for (const kernels::Refusal& refusal : better_[static_cast<std::ptrdiff_t>(i)]) {
+      for (const kernels::Refusal& refusal : planned.better) {
         const KernelInfo* best = find_kernel(refusal.kernel);
         if (best->unit <= planned.kernel->unit) continue;
         planned.why += fmt::format("; SLOW: {} unavailable because {}", best->name, refusal.reason);
@@ -384,9 +402,9 @@ class ModulePlanner final {
   const quant::Detection& detection_;
   Plan& plan_;
   const device::DeviceInfo device_;
+  const kernels::RouteOptions routing_;
   std::vector<Entry> entries_;
   std::map<ChoiceKey, Choice> choices_;
-  std::map<std::ptrdiff_t, std::vector<kernels::Refusal>> better_;
   std::map<std::string, int64_t> parameter_bytes_;
   std::map<std::string, int64_t> parameter_device_bytes_;
   std::set<std::string> reported_shards_;
@@ -453,7 +471,7 @@ void plan_modules(const quant::Detection& detection, Plan& plan) {
 
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
   Result<models::deepseek_v4::Ops> ops =
-      models::deepseek_v4::route_ops(config, plan.options.device.info(), {.for_plan = true});
+      models::deepseek_v4::route_ops(config, plan.options.device.info(), routing_of(plan.options));
   if (!ops.ok()) {
     return add(plan,
                Severity::kError,

@@ -22,7 +22,12 @@ using quant::ModuleClass;
 // Driver context, graphs and communication buffers of a GPU; the rest of the system on a host.
 constexpr int64_t kGpuReserved = 1'500'000'000;
 constexpr int64_t kHostReserved = 1'000'000'000;
-constexpr int32_t kPrefillTokens = 512;  // of one pass; sizes the workspace
+// Larger sums of bytes are cut off here: far beyond any machine, and far from overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 58;
+
+int64_t times(int64_t a, int64_t b) {
+  return std::min(checked_mul(a, b).value_or(kMaxBytes), kMaxBytes);
+}
 
 bool is_cpu(const Plan& plan) { return plan.options.device.kind == device::DeviceKind::kCpu; }
 
@@ -31,11 +36,15 @@ int32_t num_draft_layers(DraftKind draft) {
   return draft == DraftKind::kMtp ? 1 : 3;
 }
 
-// The CPU model stores plain BF16 rows; serving loads no draft there.
+bool holds_draft(const Plan& plan) { return !is_cpu(plan) || plan.options.loads_draft; }
+
+// The CPU model stores plain rows.
 StateBytes state_of(const Config& config, DraftKind draft, const Plan& plan) {
   if (is_cpu(plan)) {
     return models::deepseek_v4::state_bytes(
-        config, models::deepseek_v4::numerics_of(models::Precision::kDefault), false);
+        config,
+        models::deepseek_v4::numerics_of(plan.options.precision),
+        draft == DraftKind::kMtp && plan.options.loads_draft);
   }
   return models::deepseek_v4::quantised_state_bytes(
       config, num_draft_layers(draft), draft != DraftKind::kNone);
@@ -62,59 +71,90 @@ double kv_bytes_per_token(const Config& config, const StateBytes& state, int64_t
 
 }  // namespace
 
-void plan_memory(const Config& config, const quant::Detection& detection, Plan& plan) {
-  const PlanOptions& options = plan.options;
-  const DraftKind draft = draft_kind(detection);
-  const StateBytes state = state_of(config, draft, plan);
-  const int64_t sequences = options.concurrency;
-  const int64_t pages = ceil_div(options.context, models::deepseek_v4::kPageSize);
+namespace {
 
-  PlanMemory memory;
-  memory.capacity = options.device.memory_bytes;
-  memory.reserved = is_cpu(plan) ? kHostReserved : kGpuReserved;
+void add_weights(const Plan& plan, PlanMemory& memory) {
   for (const PlannedModule& module : plan.modules) {
     const bool is_draft = is_draft_class(module.module_class);
-    if (is_draft && is_cpu(plan)) continue;
+    if (is_draft && !holds_draft(plan)) continue;
     memory.weights += module.bytes_per_device;
     if (is_draft) memory.draft_weights += module.bytes_per_device;
   }
-  memory.windows = sequences * state.windows;
-  memory.compressor_state = sequences * state.compressors;
-  memory.draft_state = sequences * state.streams;
-  memory.snapshots = sequences * state.snapshot;
-  memory.entries_4 = sequences * pages * state.entries_4;
-  memory.index_entries = sequences * pages * state.index_entries;
-  memory.entries_128 = sequences * pages * state.entries_128;
-  memory.workspace = models::deepseek_v4::Workspace::num_bytes(
-      config,
-      !is_cpu(plan) && draft == DraftKind::kMtp,
-      {.num_slots = options.concurrency,
-       .num_pages = static_cast<int32_t>(pages),
-       .max_context = options.context,
-       .max_tokens_per_pass = std::max(kPrefillTokens, options.concurrency)});
+}
+
+// What the planned sequences take.
+void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemory& memory) {
+  const PlanOptions& options = plan.options;
+  const StateBytes state = state_of(config, draft, plan);
+  const int64_t sequences = options.concurrency;
+  const int64_t pages = ceil_div(options.context, models::deepseek_v4::kPageSize);
+  memory.num_pages = sequences * pages;
+  memory.windows = times(sequences, state.windows);
+  memory.compressor_state = times(sequences, state.compressors);
+  memory.draft_state = times(sequences, state.streams);
+  memory.snapshots = times(sequences, state.snapshot);
+  memory.entries_4 = times(memory.num_pages, state.entries_4);
+  memory.index_entries = times(memory.num_pages, state.index_entries);
+  memory.entries_128 = times(memory.num_pages, state.entries_128);
+  memory.workspace =
+      std::min(models::deepseek_v4::Workspace::num_bytes(
+                   config,
+                   holds_draft(plan) && draft == DraftKind::kMtp,
+                   {.num_slots = options.concurrency,
+                    .num_pages = static_cast<int32_t>(pages),
+                    .max_context = options.context,
+                    .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)}),
+               kMaxBytes);
   memory.per_sequence = state.per_slot() + state.snapshot;
   memory.per_page = state.per_page();
+}
 
+void find_what_fits(const Config& config, const PlanOptions& options, PlanMemory& memory) {
+  const int64_t sequences = options.concurrency;
+  const int64_t pages = ceil_div(options.context, models::deepseek_v4::kPageSize);
   const int64_t free = memory.capacity - memory.reserved - memory.weights - memory.workspace;
-  const int64_t one = memory.per_sequence + pages * memory.per_page;
+  const int64_t one = memory.per_sequence + times(pages, memory.per_page);
   memory.max_concurrency = std::max<int64_t>(free / std::max<int64_t>(one, 1), 0);
-  const int64_t for_pages = free - sequences * memory.per_sequence;
-  const int64_t max_pages =
-      for_pages <= 0 ? 0 : for_pages / std::max<int64_t>(memory.per_page * sequences, 1);
-  memory.max_context =
-      std::min<int64_t>(max_pages * models::deepseek_v4::kPageSize, config.max_position_embeddings);
-  plan.memory = memory;
-  if (!memory.fits()) {
-    plan.diagnostics.push_back(
-        {.severity = quant::Severity::kWarning,
-         .code = "Q-M1",
-         .message = fmt::format(
-             "{:.1f} GB are needed on each {}, which has {:.1f}: it does not fit. Fix: use more "
-             "devices, a shorter --context or a lower --concurrency.",
-             static_cast<double>(memory.total()) / 1e9,
-             options.device.name,
-             static_cast<double>(memory.capacity) / 1e9)});
+  const int64_t for_pages = free - times(sequences, memory.per_sequence);
+  const int64_t per_page = std::max<int64_t>(times(memory.per_page, sequences), 1);
+  const int64_t max_pages = for_pages <= 0 ? 0 : for_pages / per_page;
+  memory.max_context = std::min<int64_t>(times(max_pages, models::deepseek_v4::kPageSize),
+                                         config.max_position_embeddings);
+}
+
+PlanMemory memory_of(const Config& config, DraftKind draft, const Plan& plan) {
+  PlanMemory memory;
+  memory.capacity = plan.options.device.memory_bytes;
+  memory.reserved = is_cpu(plan) ? kHostReserved : kGpuReserved;
+  add_weights(plan, memory);
+  add_state(config, draft, plan, memory);
+  find_what_fits(config, plan.options, memory);
+  return memory;
+}
+
+}  // namespace
+
+void plan_memory(const Config& config, const quant::Detection& detection, Plan& plan) {
+  PlanOptions& options = plan.options;
+  const DraftKind draft = draft_kind(detection);
+  const bool is_longest = options.context == kLongestContext;
+  if (is_longest) options.context = config.max_position_embeddings;
+  PlanMemory memory = memory_of(config, draft, plan);
+  if (is_longest && !memory.fits() && memory.max_context > 0) {
+    options.context = static_cast<int32_t>(memory.max_context);
+    memory = memory_of(config, draft, plan);
   }
+  plan.memory = memory;
+  if (memory.fits()) return;
+  plan.diagnostics.push_back(
+      {.severity = quant::Severity::kWarning,
+       .code = "Q-M1",
+       .message = fmt::format(
+           "{:.1f} GB are needed on each {}, which has {:.1f}: it does not fit. Fix: use more "
+           "devices, a shorter --context or a lower --concurrency.",
+           static_cast<double>(memory.total()) / 1e9,
+           options.device.name,
+           static_cast<double>(memory.capacity) / 1e9)});
 }
 
 void plan_performance(const Config& config, const quant::Detection& detection, Plan& plan) {

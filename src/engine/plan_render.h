@@ -12,6 +12,9 @@ namespace nibble::engine {
 // One plan in full.
 std::string plan_text(const Plan& plan);
 
+// What programs print before they load a model: formats with their kernels and why, memory.
+std::string short_plan_text(const Plan& plan);
+
 // Field names are part of the interface: errors, warnings, notes, modules, ops, memory, download,
 // performance.
 json::Value plan_json(const Plan& plan);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -233,6 +234,38 @@ TEST(PlanMemory, SaysWhatFits) {
   EXPECT_FALSE(make_plan(flash(), {}, options).memory->fits());
 }
 
+TEST(PlanMemory, LongestContextIsWhatFits) {
+  PlanOptions options = on("rtx-pro-6000", 2);
+  options.context = kLongestContext;
+  EXPECT_EQ(make_plan(flash(), {}, options).options.context, 1'048'576);
+  options.concurrency = 32;
+  const Plan plan = make_plan(flash(), {}, options);
+  EXPECT_TRUE(plan.memory->fits()) << text_of(plan);
+  EXPECT_LT(plan.options.context, 1'048'576);
+  EXPECT_GT(plan.memory->total(), plan.memory->capacity * 99 / 100);
+}
+
+TEST(PlanMemory, ContextsBeyondTheModelAreM2) {
+  PlanOptions options = on("h200", 2);
+  options.context = 1'048'577;
+  const Plan plan = make_plan(flash(), {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-M2"));
+  EXPECT_THAT(text_of(plan), HasSubstr("1048577 tokens was asked for; expected at most 1048576"));
+}
+
+// Nothing overflows, whatever is asked for.
+TEST(PlanMemory, CountsTheLargestWishes) {
+  PlanOptions options = on("b300", 1024);
+  options.context = std::numeric_limits<int32_t>::max();
+  options.concurrency = 1 << 20;
+  options.pass_tokens = 1 << 20;
+  const Plan plan = make_plan(v4(quant::v4_pro(), {}), {}, options);
+  EXPECT_FALSE(plan.memory->fits());
+  EXPECT_GT(plan.memory->total(), int64_t{1} << 50);
+  EXPECT_EQ(plan.memory->max_context, 0);
+  EXPECT_GE(plan.memory->max_concurrency, 0);
+}
+
 TEST(PlanMemory, ExpertsMaySpreadFurtherThanHeads) {
   PlanOptions options = on("h200", 8);
   options.tp = 2;
@@ -264,7 +297,7 @@ TEST(PlanKernels, OfEachMachine) {
     EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << device << text_of(plan);
     EXPECT_EQ(module_of(plan, "routed_experts").kernel->name, kernel) << device;
     const bool is_cpu = device == "cpu";
-    EXPECT_EQ(plan.is_runnable, is_cpu) << device;
+    EXPECT_EQ(plan.is_runnable(), is_cpu) << device;
     EXPECT_EQ(module_of(plan, "attention").kernel->unit,
               is_cpu ? kernels::ComputeUnit::kSimd : kernels::ComputeUnit::kTensorCore);
     EXPECT_EQ(plan.ops.size(), 10U);
@@ -327,37 +360,90 @@ TEST(PlanKernels, SlowerThanBestNeedsPermissionK7) {
   EXPECT_THAT(text_of(allowed), HasSubstr("k 288, needs a multiple of 128"));
 }
 
-// What a plan says is what loading does: the same kernels, and the bytes within 3%.
-TEST(PlanKernels, AreThoseThatLoadingTakes) {
-  const Path dir = Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4";
-  const auto device = device::make_host_device({.num_threads = 1}).value();
-  const auto checkpoint = checkpoint::Checkpoint::open(dir).value();
+// Invariant 15.
+TEST(PlanKernels, ReferenceIsAnErrorUnlessAllowedK7) {
+  PlanOptions options = on("cpu");
+  options.device.isa = 0;
+  const auto description = v4(quant::v4_small(), {});
+  const Plan refused = make_plan(description, {}, options);
+  EXPECT_THAT(codes_of(refused, quant::Severity::kError), testing::ElementsAre("Q-K7"));
+  EXPECT_FALSE(refused.is_runnable());
+  EXPECT_THAT(text_of(refused), HasSubstr("needs avx2, device has scalar"));
+  options.allow_reference = true;
+  const Plan allowed = make_plan(description, {}, options);
+  EXPECT_TRUE(allowed.is_runnable()) << text_of(allowed);
+  EXPECT_THAT(text_of(allowed), HasSubstr("warning[Q-K7]"));
+}
+
+TEST(PlanKernels, OnlyQuantisedWeightsAreWidened) {
+  const Plan plan = make_plan(v4(quant::v4_small(), {}), {}, on("rtx-pro-6000"));
+  for (const PlannedModule& module : plan.modules) {
+    EXPECT_THAT(module.why, Not(HasSubstr("W8A16"))) << module.module_class;
+  }
+}
+
+// The bundled model, loaded.
+struct LoadedTiny {
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<models::Model> model;
+};
+
+LoadedTiny load_tiny(const PlanOptions& options) {
+  LoadedTiny loaded{.device = device::make_host_device({.num_threads = 1}).value()};
   models::LoadOptions load;
-  load.load_mtp = false;
-  const auto model = models::load_model(checkpoint, *device, load).value();
-  const auto local = checkpoint::describe_directory(dir).value();
+  load.precision = options.precision;
+  load.load_mtp = options.loads_draft;
+  const auto checkpoint =
+      checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
+  loaded.model = models::load_model(checkpoint, *loaded.device, load).value();
+  return loaded;
+}
+
+Plan plan_tiny(PlanOptions options) {
+  const auto local =
+      checkpoint::describe_directory(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
   const auto read = [&](size_t tensor, int64_t begin, int64_t count) {
     return local.read(tensor, begin, count);
   };
-  const Plan plan =
-      make_plan(local.description, read, {.device = local_sheet(device->info(), 1e10)});
-  EXPECT_THAT(plan.diagnostics, IsEmpty()) << text_of(plan);
-  EXPECT_TRUE(plan.is_runnable);
-  const auto weights = static_cast<double>(model->weights_bytes());
-  EXPECT_NEAR(static_cast<double>(plan.memory->weights), weights, 0.03 * weights);
-  std::set<std::string_view> planned;
-  for (const PlannedModule& module : plan.modules) planned.insert(module.kernel->name);
-  for (const models::RoutedModule& module : model->routed_modules()) {
-    EXPECT_TRUE(planned.contains(module.route.kernel->name)) << module.module;
+  const auto device = device::make_host_device({.num_threads = 1}).value();
+  options.device = local_sheet(device->info(), 1e10);
+  return make_plan(local.description, read, options);
+}
+
+// What a plan says is what loading does, in every mode: the same kernels, the same state to the
+// byte, and the bytes of the weights within 3%.
+TEST(PlanKernels, AreThoseThatLoadingTakes) {
+  for (const models::Precision precision :
+       {models::Precision::kDefault, models::Precision::kReference, models::Precision::kFaithful}) {
+    for (const bool loads_draft : {false, true}) {
+      const Plan plan = plan_tiny({.context = 5000,
+                                   .concurrency = 3,
+                                   .pass_tokens = 96,
+                                   .precision = precision,
+                                   .loads_draft = loads_draft});
+      EXPECT_THAT(plan.diagnostics, IsEmpty()) << text_of(plan);
+      EXPECT_TRUE(plan.is_runnable());
+      const LoadedTiny loaded = load_tiny(plan.options);
+      const auto weights = static_cast<double>(loaded.model->weights_bytes());
+      EXPECT_NEAR(static_cast<double>(plan.memory->weights), weights, 0.03 * weights);
+      EXPECT_TRUE(check_executed(plan, loaded.model->routed_modules()).ok());
+      ASSERT_TRUE(loaded.model->reserve_state(planned_state(plan)).ok());
+      EXPECT_EQ(loaded.model->state_bytes(),
+                plan.memory->kv() + plan.memory->compressor_state + plan.memory->draft_state +
+                    plan.memory->workspace);
+    }
   }
-  // Memory of the state, too.
-  ASSERT_TRUE(model
-                  ->reserve_state({.num_slots = 1,
-                                   .num_pages = plan.options.context / 256,
-                                   .max_context = plan.options.context})
-                  .ok());
-  const int64_t state = plan.memory->kv() + plan.memory->compressor_state;
-  EXPECT_EQ(model->state_bytes(), state + plan.memory->workspace);
+}
+
+TEST(PlanKernels, OthersThanThePlannedAreOurFault) {
+  const Plan plan = plan_tiny({});
+  std::vector<models::RoutedModule> loaded = load_tiny(plan.options).model->routed_modules();
+  for (const kernels::KernelInfo* kernel : kernels::all_kernels()) {
+    if (is_reference(*kernel)) loaded.back().route.kernel = kernel;
+  }
+  const Result<void> result = check_executed(plan, loaded);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, Errc::kInternal);
 }
 
 // --- checks against config.json, and sharding ---
@@ -422,7 +508,7 @@ TEST(PlanChecks, OtherModelsAreDetectedAndSaidSo) {
   const Plan plan = make_plan(describe(fixture), {}, on("rtx-5090"));
   EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << text_of(plan);
   EXPECT_THAT(text_of(plan), HasSubstr("this version runs deepseek_v4 only"));
-  EXPECT_FALSE(plan.is_runnable);
+  EXPECT_FALSE(plan.is_runnable());
   EXPECT_EQ(module_of(plan, "routed_experts").kernel->name,
             "grouped_matmul.nvfp4.nvfp4.sm_120.tensor_core");
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/utf8.h"
 #include "engine/plan_render.h"
@@ -9,8 +10,9 @@ namespace nibble::engine {
 namespace {
 
 std::string gb(double bytes) {
-  return bytes >= 1e8 ? fmt::format("{:.1f} GB", bytes / 1e9)
-                      : fmt::format("{:.1f} MB", bytes / 1e6);
+  if (bytes >= 1e8) return fmt::format("{:.1f} GB", bytes / 1e9);
+  if (bytes >= 1e5) return fmt::format("{:.1f} MB", bytes / 1e6);
+  return fmt::format("{:.1f} kB", bytes / 1e3);
 }
 std::string gb(int64_t bytes) { return gb(static_cast<double>(bytes)); }
 
@@ -36,13 +38,11 @@ std::string ranges(const std::vector<int32_t>& layers) {
 
 std::string machine(const PlanOptions& o) {
   const std::string count = o.num_devices > 1 ? fmt::format("{}x ", o.num_devices) : "";
-  const std::string sm = o.device.sm > 0 ? fmt::format("sm_{}, ", o.device.sm) : "";
-  return fmt::format("{}{} ({}{}, {})",
-                     count,
-                     o.device.title,
-                     sm,
-                     gb(o.device.memory_bytes),
-                     read_rate_text(o.device));
+  const std::string target =
+      o.device.sm > 0 ? fmt::format("sm_{}", o.device.sm) : device::isa_set_name(o.device.isa);
+  const std::string rate = o.device.read_bytes_per_s > 0 ? ", " + read_rate_text(o.device) : "";
+  return fmt::format(
+      "{}{} ({}, {}{})", count, o.device.title, target, gb(o.device.memory_bytes), rate);
 }
 
 void append_summary(std::string& out, const Plan& plan) {
@@ -63,7 +63,8 @@ void append_summary(std::string& out, const Plan& plan) {
                      o.concurrency,
                      o.concurrency == 1 ? "" : "s",
                      o.goal == Goal::kLatency ? "latency" : "throughput");
-  out += plan.is_runnable ? "this build runs it\n" : "this build cannot run this plan\n";
+  out += plan.is_runnable() ? "this build runs it\n"
+                            : fmt::format("this build does not run it: {}\n", plan.not_runnable);
 }
 
 void append_diagnostics(std::string& out, const Plan& plan) {
@@ -83,6 +84,13 @@ std::string kernel_status(const kernels::KernelInfo& kernel) {
                                              : fmt::format("verified on {}", kernel.verified));
 }
 
+// Records for this very device that refused; the JSON also has those for other devices.
+void append_refused(std::string& out, const PlannedModule& module) {
+  for (const kernels::Refusal& refusal : module.better) {
+    out += fmt::format("    refused: {}: {}\n", refusal.kernel, refusal.reason);
+  }
+}
+
 void append_modules(std::string& out, const Plan& plan) {
   out += "\nFormats and kernels\n";
   for (const PlannedModule& module : plan.modules) {
@@ -95,6 +103,7 @@ void append_modules(std::string& out, const Plan& plan) {
       out += fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel));
     }
     out += fmt::format("    why: {}\n", module.why);
+    append_refused(out, module);
   }
   if (plan.ops.empty()) return;
   out += "\nOther kernels\n";
@@ -162,6 +171,42 @@ void append_performance(std::string& out, const Plan& plan) {
   out += "  expected: " + p.assumption + "\n";
 }
 
+// What the short form says in one line: weights of one format on one kernel.
+struct WeightUse {
+  std::string format;
+  const kernels::KernelInfo* kernel = nullptr;
+  std::string why;
+  std::vector<std::string> classes;
+};
+
+// The largest first.
+std::vector<WeightUse> weight_uses(const Plan& plan) {
+  std::vector<const PlannedModule*> modules;
+  for (const PlannedModule& module : plan.modules) {
+    const bool has_weight = module.kernel != nullptr && module.kernel->has_weight;
+    const bool is_left_out = module.module_class.rfind("draft_", 0) == 0 &&
+                             plan.options.device.kind == device::DeviceKind::kCpu &&
+                             !plan.options.loads_draft;
+    if (has_weight && !is_left_out) modules.push_back(&module);
+  }
+  std::stable_sort(modules.begin(), modules.end(), [](const auto* a, const auto* b) {
+    return a->bytes > b->bytes;
+  });
+  std::vector<WeightUse> uses;
+  for (const PlannedModule* module : modules) {
+    auto use = std::find_if(uses.begin(), uses.end(), [&](const WeightUse& known) {
+      return known.format == module->format && known.kernel == module->kernel &&
+             known.why == module->why;
+    });
+    if (use == uses.end()) {
+      use = uses.insert(uses.end(),
+                        {.format = module->format, .kernel = module->kernel, .why = module->why});
+    }
+    use->classes.push_back(module->module_class);
+  }
+  return uses;
+}
+
 // The routed experts, which decide most.
 const PlannedModule* experts_of(const Plan& plan) {
   for (const PlannedModule& module : plan.modules) {
@@ -179,6 +224,41 @@ std::string plan_text(const Plan& plan) {
   append_modules(out, plan);
   append_memory(out, plan);
   append_performance(out, plan);
+  return out;
+}
+
+std::string short_plan_text(const Plan& plan) {
+  const PlanOptions& o = plan.options;
+  std::string out = fmt::format("plan: {}, {} layers on {}; context {}, {} sequence{}\n",
+                                escape_for_display(plan.model_type),
+                                plan.num_hidden_layers,
+                                machine(o),
+                                o.context,
+                                o.concurrency,
+                                o.concurrency == 1 ? "" : "s");
+  for (const WeightUse& use : weight_uses(plan)) {
+    out += fmt::format("  {:<17} {} ({}: {}) for {}\n",
+                       use.format,
+                       use.kernel->name,
+                       kernels::unit_name(use.kernel->unit),
+                       use.why,
+                       fmt::join(use.classes, ", "));
+  }
+  if (plan.memory) {
+    const PlanMemory& m = *plan.memory;
+    out +=
+        fmt::format("  memory {} of {}: weights {}, KV {}, state {}, workspace {}, reserved {}\n",
+                    gb(m.total()),
+                    gb(m.capacity),
+                    gb(m.weights),
+                    gb(m.kv()),
+                    gb(m.compressor_state + m.draft_state + m.snapshots),
+                    gb(m.workspace),
+                    gb(m.reserved));
+  }
+  for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+    if (diagnostic.severity == quant::Severity::kWarning) out += quant::to_text(diagnostic) + "\n";
+  }
   return out;
 }
 

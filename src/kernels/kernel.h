@@ -108,6 +108,9 @@ struct KernelInfo {
   Launch launch = {};
 };
 
+// A row of the scalar reference: obviously right, and slow.
+bool is_reference(const KernelInfo& kernel);
+
 // What has to be computed. Ops without weights put their row width (norms: features, attention:
 // head_dim, expert choice: experts) in k and how many rows belong together (attention: heads,
 // hyper-connections: streams) in n.
@@ -160,6 +163,9 @@ struct RouteOptions {
   // Also take rows that this build cannot launch: kCompiled elsewhere, or only kPlanned. For plans;
   // a Route found this way must not be launched unless its row has status kRuns.
   bool for_plan = false;
+  // Also take the scalar reference rows. They are the oracle of tests, too slow to serve on, so
+  // that nothing falls back to them by itself.
+  bool allow_reference = false;
 };
 
 // All rows of every backend, most specialised first, reference rows last.

@@ -313,7 +313,8 @@ TEST(SparseAttention, KeysTooWideForTheScratchFallBackToTheReference) {
   device.isa = device::kIsaAvx2 | device::kIsaAvx512;
   const Route narrow = route({.op = Op::kSparseAttention, .k = 1024}, device).value();
   EXPECT_EQ(narrow.kernel->name, "sparse_attention.avx512.simd");
-  const Route wide = route({.op = Op::kSparseAttention, .k = 1032}, device).value();
+  const Route wide =
+      route({.op = Op::kSparseAttention, .k = 1032}, device, {.allow_reference = true}).value();
   EXPECT_EQ(wide.kernel->name, "sparse_attention.cpu.scalar");
   ASSERT_EQ(wide.refused.size(), 2U);
   EXPECT_EQ(wide.refused[0].reason, "k 1032, at most 1024");
@@ -324,7 +325,8 @@ TEST(HyperPre, ManyStreamsFallBackToTheReference) {
   device.isa = device::kIsaAvx2 | device::kIsaAvx512;
   for (const Op op : {Op::kHyperPre, Op::kHyperPost, Op::kHyperHead}) {
     EXPECT_EQ(route({.op = op, .n = 8, .k = 64}, device).value().kernel->unit, ComputeUnit::kSimd);
-    const Route many = route({.op = op, .n = 9, .k = 64}, device).value();
+    const Route many =
+        route({.op = op, .n = 9, .k = 64}, device, {.allow_reference = true}).value();
     EXPECT_EQ(many.kernel->unit, ComputeUnit::kScalar);
     EXPECT_EQ(many.refused.front().reason, "n 9, at most 8");
   }

@@ -129,6 +129,9 @@ Reason refusal_reason(const KernelInfo& kernel,
 
 // Refusals that come from the caller's options, not from the problem.
 std::string options_reason(const KernelInfo& kernel, const RouteOptions& options) {
+  if (is_reference(kernel) && !options.allow_reference) {
+    return "the scalar reference, which --allow-reference admits";
+  }
   if (options.deterministic && !kernel.is_batch_invariant) {
     return "deterministic asked for, results depend on the batch";
   }
@@ -176,6 +179,10 @@ bool is_candidate(const KernelInfo& kernel,
 }
 
 }  // namespace
+
+bool is_reference(const KernelInfo& kernel) {
+  return kernel.target.kind == device::DeviceKind::kCpu && kernel.unit == ComputeUnit::kScalar;
+}
 
 std::optional<Refusal> check(const KernelInfo& kernel,
                              const Problem& problem,

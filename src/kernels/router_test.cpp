@@ -87,16 +87,37 @@ TEST(Check, RefusesRowsWithoutCode) {
   EXPECT_EQ(check(kernel, kProblem, kWideCpu)->reason, "planned, not written yet");
 }
 
-TEST(Route, FallsToTheReferenceOnABareCpuAndSaysWhy) {
-  const Route found = route(kProblem, cpu(0)).value();
+TEST(Route, TakesTheReferenceOnABareCpuWhereAllowedAndSaysWhy) {
+  const Route found = route(kProblem, cpu(0), {.allow_reference = true}).value();
   EXPECT_EQ(found.kernel->name, "matmul.mxfp4.f32.cpu.scalar");
   for (const Refusal& refusal : found.refused) EXPECT_THAT(refusal.reason, HasSubstr("needs avx"));
 }
 
+// Invariant 15: no op and no format falls back to the reference by itself.
+TEST(Route, NeverTakesTheReferenceUnasked) {
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (kernel->target.kind != device::DeviceKind::kCpu) continue;
+    const Problem problem = {.op = kernel->op,
+                             .has_weight = kernel->has_weight,
+                             .weight = kernel->weight,
+                             .activation = kernel->activation,
+                             .n = 8,
+                             .k = 256};
+    const Result<Route> bare = route(problem, cpu(0));
+    ASSERT_FALSE(bare.ok()) << kernel->name;
+    EXPECT_EQ(bare.error().code, Errc::kUnsupported);
+    EXPECT_THAT(bare.error().message, HasSubstr("the scalar reference, which --allow-reference"));
+    EXPECT_THAT(bare.error().message, HasSubstr("needs avx2"));
+    EXPECT_TRUE(is_reference(*route(problem, cpu(0), {.allow_reference = true})->kernel));
+    // Allowed is not preferred.
+    EXPECT_FALSE(is_reference(*route(problem, kWideCpu, {.allow_reference = true})->kernel));
+  }
+}
+
 TEST(Route, OptionsRestrictTheChoice) {
-  const Route only = route(kProblem, kWideCpu, {.deterministic = false, .only = "scalar"}).value();
+  const Route only = route(kProblem, kWideCpu, {.only = "scalar", .allow_reference = true}).value();
   EXPECT_EQ(only.kernel->name, "matmul.mxfp4.f32.cpu.scalar");
-  const Result<Route> none = route(kProblem, kWideCpu, {.deterministic = false, .only = "cuda"});
+  const Result<Route> none = route(kProblem, kWideCpu, {.only = "cuda", .allow_reference = true});
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, Errc::kUnsupported);
   EXPECT_THAT(none.error().message,
@@ -111,7 +132,7 @@ TEST(Route, FindsEveryOpAndFormatOnEveryCpu) {
       Problem problem = kProblem;
       problem.op = op;
       problem.weight = info.format;
-      EXPECT_TRUE(route(problem, cpu(0)).ok()) << info.name;
+      EXPECT_TRUE(route(problem, cpu(0), {.allow_reference = true}).ok()) << info.name;
     }
   }
 }

@@ -35,6 +35,7 @@ class LinearTest : public testing::Test {
       : device_(device::make_host_device({.num_threads = 1, .isa = device::IsaLevel::kScalar})
                     .value()) {
     options_.device = device_->info();
+    options_.routing.allow_reference = true;
   }
 
   // [m, n] of `linear` on x.

@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -14,9 +16,11 @@ namespace nibble {
 namespace {
 
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing::ProcessResult;
 using testing::run_nibble;
+using ::testing::StartsWith;
 
 const std::string kModel = NIBBLE_SOURCE_DIR "/models/tiny-v4";
 
@@ -141,6 +145,111 @@ TEST(PlanCommand, StrangeAlgorithmIsD1) {
   const Path dir = copy_model();
   replace_in(dir / "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fp9\"");
   EXPECT_THAT(codes_of(plan_json(dir.string(), 3), "errors"), Contains("Q-D1"));
+}
+
+// --- the plan is what programs execute ---
+
+const std::vector<std::vector<std::string>> kLoadingPrograms = {
+    {"generate", kModel, "Hi", "--max-tokens", "1"},
+    {"chat", kModel},
+    {"logits", kModel, "--ids", "1,2", "--output", ::testing::TempDir() + "plan_logits"},
+    {"check", kModel},
+    {"demo", kModel},
+};
+
+std::vector<std::string> with(std::vector<std::string> arguments,
+                              const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(PlanOfPrograms, IsPrintedBeforeTheyLoad) {
+  for (const std::vector<std::string>& program : kLoadingPrograms) {
+    const ProcessResult run = run_nibble(program);
+    EXPECT_EQ(run.exit_code, 0) << run.errors;
+    EXPECT_THAT(run.errors, StartsWith("plan: deepseek_v4, 6 layers on ")) << program[0];
+    EXPECT_THAT(run.errors, HasSubstr("mxfp4             grouped_matmul.mxfp4.")) << program[0];
+    EXPECT_THAT(run.errors, HasSubstr("that takes it) for routed_experts")) << program[0];
+    EXPECT_THAT(run.errors, HasSubstr("  memory ")) << program[0];
+  }
+  const ProcessResult serve = run_nibble({"serve", kModel, "--port", "0"},
+                                         {.signal = SIGTERM, .signal_when = "listening on "});
+  EXPECT_EQ(serve.exit_code, 0) << serve.errors;
+  EXPECT_THAT(serve.errors, HasSubstr("\nplan: deepseek_v4"));
+}
+
+TEST(PlanOfPrograms, RefusesInTheSameWords) {
+  const Path dir = copy_model();
+  replace_in(dir / "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fp9\"");
+  const ProcessResult plan = run_nibble({"plan", dir});
+  EXPECT_EQ(plan.exit_code, 3);
+  EXPECT_THAT(plan.errors, HasSubstr("Q-D1"));
+  for (std::vector<std::string> program : kLoadingPrograms) {
+    program[1] = dir;
+    const ProcessResult run = run_nibble(program);
+    EXPECT_EQ(run.exit_code, 3) << program[0];
+    EXPECT_THAT(run.errors, EndsWith(plan.errors)) << program[0];
+  }
+  const ProcessResult serve = run_nibble({"serve", dir, "--port", "0"});
+  EXPECT_EQ(serve.exit_code, 3);
+  EXPECT_THAT(serve.errors, EndsWith(plan.errors));
+}
+
+// Invariant 15, on a CPU without vector instructions.
+TEST(PlanOfPrograms, NeverFallBackToTheReferenceUnasked) {
+  const ProcessResult plan = run_nibble({"plan", kModel, "--isa", "scalar"});
+  EXPECT_EQ(plan.exit_code, 3);
+  EXPECT_THAT(plan.errors, HasSubstr("Q-K7"));
+  EXPECT_THAT(plan.errors, HasSubstr("only the scalar reference takes them"));
+  EXPECT_THAT(plan.errors, HasSubstr("--allow-reference"));
+  for (const std::vector<std::string>& program : kLoadingPrograms) {
+    const ProcessResult run = run_nibble(with(program, {"--isa", "scalar"}));
+    EXPECT_EQ(run.exit_code, 3) << program[0];
+    EXPECT_THAT(run.errors, EndsWith(plan.errors)) << program[0];
+  }
+  const ProcessResult serve = run_nibble({"serve", kModel, "--port", "0", "--isa", "scalar"});
+  EXPECT_EQ(serve.exit_code, 3);
+  EXPECT_THAT(serve.errors, EndsWith(plan.errors));
+}
+
+TEST(PlanOfPrograms, RunOnTheReferenceWhereAllowedAndWarn) {
+  const ProcessResult run =
+      run_nibble(with(kLoadingPrograms.front(), {"--isa", "scalar", "--allow-reference"}));
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.errors, HasSubstr("warning[Q-K7]"));
+  EXPECT_THAT(run.errors, HasSubstr("do not serve on it"));
+  EXPECT_THAT(run.errors, HasSubstr("grouped_matmul.mxfp4.f32.cpu.scalar (scalar"));
+}
+
+TEST(PlanOfPrograms, PlanDummyWeightsToo) {
+  const ProcessResult run = run_nibble({"generate",
+                                        kModel,
+                                        "Hi",
+                                        "--max-tokens",
+                                        "1",
+                                        "--load-format",
+                                        "dummy",
+                                        "--num-layers-override",
+                                        "2"});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.errors, StartsWith("plan: deepseek_v4, 2 layers on "));
+}
+
+TEST(PlanOfPrograms, RefuseWhatTheMemoryDoesNotHold) {
+  const Path dir = copy_model();
+  replace_in(dir / "config.json",
+             "\"max_position_embeddings\": 16384",
+             "\"max_position_embeddings\": 200000000");
+  const ProcessResult run = run_nibble({"serve",
+                                        dir,
+                                        "--port",
+                                        "0",
+                                        "--max-context",
+                                        "200000000",
+                                        "--max-running-requests",
+                                        "4096"});
+  EXPECT_EQ(run.exit_code, 6) << run.errors;
+  EXPECT_THAT(run.errors, HasSubstr("Q-M1"));
 }
 
 TEST(PlanCommand, KernelTableIsThatOfTheDocuments) {
