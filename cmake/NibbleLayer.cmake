@@ -2,6 +2,8 @@
 #
 # Makes the static library nibble_<name> from src/<name>, links exactly its permitted layers, checks that each
 # header compiles alone, and builds one test binary from the folder's *_test.cpp files.
+# In folders named cuda, files named cuda_* need the CUDA toolkit and no_cuda.cpp stands in for them without it; *.cu
+# files join the layer where the CUDA backend is built.
 # Files named *_testing.{h,cpp} belong to the tests only; TESTING names such files of other layers that the tests use.
 function(add_layer)
   cmake_parse_arguments(ARG "" "NAME" "DEPS;EXTERNAL;TESTING" ${ARGN})
@@ -13,6 +15,14 @@ function(add_layer)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|_testing\\.cpp$")
   list(FILTER headers EXCLUDE REGEX "-inl\\.h$|_testing\\.h$")  # -inl.h: included inside an ISA region only
 
+  file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${dir}/*.cu)
+  if(NIBBLE_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/cuda/no_cuda\\.cpp$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda/cuda_[^/]*\\.cpp$")
+    list(FILTER headers EXCLUDE REGEX "/cuda/cuda_[^/]*\\.h$")
+  endif()
+
   set(target nibble_${ARG_NAME})
   list(TRANSFORM ARG_DEPS PREPEND nibble_)
   if(sources)
@@ -22,6 +32,9 @@ function(add_layer)
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
+  endif()
+  if(NIBBLE_CUDA)
+    add_cuda_sources(${target} ${cuda_sources})
   endif()
   target_link_libraries(${target} ${scope} nibble_options Threads::Threads ${ARG_DEPS})
   target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR}/src FILES ${headers})

@@ -57,7 +57,7 @@ std::byte* take(int64_t num_bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-void give_back(std::byte* data, int64_t num_bytes) {
+void give_back_host(std::byte* data, int64_t num_bytes) {
   if (is_mapped(num_bytes)) {
     munmap(data, static_cast<size_t>(rounded(num_bytes)));
   } else {
@@ -80,19 +80,36 @@ Result<Buffer> Buffer::allocate(int64_t num_bytes) {
   return buffer;
 }
 
+Buffer Buffer::adopt(std::byte* data, int64_t num_bytes, Release release) {
+  CHECK(data != nullptr && num_bytes > 0 && release != nullptr) << num_bytes;
+  Buffer buffer;
+  buffer.data_ = data;
+  buffer.num_bytes_ = num_bytes;
+  buffer.release_ = release;
+  return buffer;
+}
+
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      num_bytes_(std::exchange(other.num_bytes_, 0)),
+      release_(std::exchange(other.release_, nullptr)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
-  if (data_ != nullptr) give_back(data_, num_bytes_);
+  reset();
   data_ = std::exchange(other.data_, nullptr);
   num_bytes_ = std::exchange(other.num_bytes_, 0);
+  release_ = std::exchange(other.release_, nullptr);
   return *this;
 }
 
-Buffer::~Buffer() {
-  if (data_ != nullptr) give_back(data_, num_bytes_);
+Buffer::~Buffer() { reset(); }
+
+void Buffer::reset() {
+  if (data_ == nullptr) return;
+  const Release release = release_ != nullptr ? release_ : &give_back_host;
+  release(data_, num_bytes_);
+  data_ = nullptr;
 }
 
 TensorView Buffer::view(DType dtype, Shape shape, int64_t byte_offset) const {

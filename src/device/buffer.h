@@ -9,13 +9,16 @@
 
 namespace nibble::device {
 
-// Host memory aligned to 64 bytes (one cache line, one AVX-512 vector), zero-filled. Large buffers
-// ask for huge pages.
+// From allocate(): host memory aligned to 64 bytes (one cache line, one AVX-512 vector),
+// zero-filled. Large buffers ask for huge pages.
 class Buffer final {
  public:
   Buffer() = default;
   // kExhausted with the size when the system refuses.
   static Result<Buffer> allocate(int64_t num_bytes);
+  // Takes over `num_bytes` at `data`, given back by `release`: memory of another device.
+  using Release = void (*)(std::byte* data, int64_t num_bytes);
+  static Buffer adopt(std::byte* data, int64_t num_bytes, Release release);
 
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -28,8 +31,11 @@ class Buffer final {
   TensorView view(DType dtype, Shape shape, int64_t byte_offset = 0) const;
 
  private:
+  void reset();
+
   std::byte* data_ = nullptr;
   int64_t num_bytes_ = 0;
+  Release release_ = nullptr;  // null: host memory of allocate()
 };
 
 }  // namespace nibble::device
