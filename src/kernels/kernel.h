@@ -70,10 +70,12 @@ std::string_view status_name(Status status);
 template <class Args>
 using Launcher = Result<void> (*)(const Args& args, device::Stream& stream);
 
-// One alternative per op; monostate where this build lacks the backend.
+// One alternative per op, a second where GPUs take other arguments; monostate where this build
+// lacks the backend.
 using Launch = std::variant<std::monostate,
                             Launcher<MatMulArgs>,
                             Launcher<GroupedMatMulArgs>,
+                            Launcher<DeviceGroupedMatMulArgs>,
                             Launcher<SparseAttentionArgs>,
                             Launcher<IndexerScoreArgs>,
                             Launcher<TopKArgs>,

@@ -22,6 +22,14 @@ std::string limits_text(const Limits& limits) {
   return text.empty() ? "none" : text;
 }
 
+// The same in every build: whether a CUDA kernel runs depends on the build.
+std::string status_text(const KernelInfo& kernel) {
+  if (kernel.target.kind == device::DeviceKind::kCuda && kernel.status != Status::kPlanned) {
+    return "runs in CUDA builds";
+  }
+  return std::string(status_name(kernel.status));
+}
+
 std::string table_row(const KernelInfo& kernel) {
   const std::string cells[] = {
       "`" + std::string(kernel.name) + "`",
@@ -32,7 +40,7 @@ std::string table_row(const KernelInfo& kernel) {
       target_name(kernel.target),
       limits_text(kernel.limits),
       std::string(layout_name(kernel.layout)),
-      std::string(status_name(kernel.status)),
+      status_text(kernel),
       kernel.verified.empty() ? "not run" : std::string(kernel.verified),
   };
   std::string row = "|";

@@ -36,6 +36,41 @@ struct GroupedMatMulArgs {
   TensorView y;  // [rows, n] f32
 };
 
+// Activations of quantised products on a GPU: E4M3 codes with one power-of-two scale per row and
+// 128 values of k. Device memory.
+struct Fp8Rows {
+  const std::byte* codes = nullptr;  // [rows, k], rows aligned to 16 bytes
+  const float* scales = nullptr;     // [rows, k / 128]
+};
+
+// Which rows go through which expert, as the device's own routing left it. A pair t * choices + j
+// is token t's j-th choice. A slot is up to `rows` pairs of one expert; an expert with more pairs
+// has several slots, one with none has no slot.
+struct ExpertSlots {
+  int32_t rows = 0;                  // pairs per slot: 8 or 16
+  const int32_t* count = nullptr;    // [1] number of slots
+  const int32_t* experts = nullptr;  // [max_slots]
+  const int32_t* pairs = nullptr;    // [max_slots, rows]; -1: none
+  int32_t max_slots = 0;
+};
+
+// GroupedMatMulArgs on a GPU, everything in device memory. With swiglu, the weight is a stack of
+// gate and up rows in gate-up order and y[p, i] = silu(min(g, limit)) * clamp(u, -limit, limit) *
+// pair_weights[p], limit 0 meaning none; otherwise y = W x.
+//   y: [pairs, n] f32; with swiglu [pairs, n / 2] bf16. Only rows of pairs in a slot are written.
+struct DeviceGroupedMatMulArgs {
+  Fp8Rows x;
+  int32_t pairs_per_row = 1;             // x row of pair p is p / pairs_per_row
+  const PackedWeight* weight = nullptr;  // n and k of one expert; packages of all, one by one
+  ExpertSlots slots;
+  bool swiglu = false;
+  float limit = 0;
+  const float* pair_weights = nullptr;  // [pairs]; null: 1
+  void* y = nullptr;
+  int32_t num_units = 0;      // streaming multiprocessors: the grid
+  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
+};
+
 // y[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * gamma.
 //   x, y: [m, k] f32, may alias; gamma: [k] f32 or null (none)
 struct RmsNormArgs {

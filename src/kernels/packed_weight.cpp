@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/panel64.h"
 #include "quant/reference.h"
 
 namespace nibble::kernels {
@@ -309,12 +310,15 @@ std::string_view layout_name(PackedLayout layout) {
       return "row_major";
     case PackedLayout::kInterleaved16:
       return "interleaved16";
+    case PackedLayout::kPanel64:
+      return "panel64";
   }
   return "unknown";
 }
 
 int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
+  if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
   return offsets_of(layout == PackedLayout::kInterleaved16
                         ? interleaved16_parts(format, n, k, scale_dtype)
                         : row_major_parts(format, n, k))
@@ -330,6 +334,8 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
       return pack_row_major(like, rows);
     case PackedLayout::kInterleaved16:
       return pack_interleaved16(like, rows);
+    case PackedLayout::kPanel64:
+      return pack_panel64(sources, PanelOrder::kNatural);
     case PackedLayout::kNone:
       break;
   }
@@ -340,6 +346,8 @@ void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out) {
   DCHECK(static_cast<int64_t>(out.size()) == weight.k) << out.size();
   if (weight.layout == PackedLayout::kInterleaved16) {
     unpack_interleaved16(weight, row, out.data());
+  } else if (weight.layout == PackedLayout::kPanel64) {
+    unpack_panel64_row(weight, row, out);
   } else {
     unpack_row_major(weight, row, out.data());
   }

@@ -18,6 +18,7 @@ enum class PackedLayout : uint8_t {
   kRowMajor,       // codes as stored, row after row; scales expanded to one per row and group, f32
   kInterleaved16,  // 16 rows side by side, so that one vector lane is one output row; padded with
                    // zero rows
+  kPanel64,        // MXFP4 for GPU warpgroups: kernels/panel64.h
 };
 std::string_view layout_name(PackedLayout layout);
 
@@ -27,11 +28,11 @@ struct PackedWeight {
   int64_t n = 0;
   int64_t k = 0;
   const std::byte* codes = nullptr;
-  const std::byte* scales = nullptr;  // null for formats without
-  DType scale_dtype = DType::kF32;    // of `scales`: kRowMajor f32, kInterleaved16 as stored
-  const float* global_scales =
-      nullptr;  // kInterleaved16 of formats with global scales: one per row, padded rows too
-  device::Buffer storage;  // what the pointers point into
+  const std::byte* scales = nullptr;     // null for formats without
+  DType scale_dtype = DType::kF32;       // of `scales`: kRowMajor f32, kInterleaved16 as stored
+  const float* global_scales = nullptr;  // kInterleaved16 of formats with global scales, kPanel64:
+                                         // one per row, padded rows too
+  device::Buffer storage;                // what the pointers point into
 
   int64_t num_bytes() const { return storage.num_bytes(); }
 };

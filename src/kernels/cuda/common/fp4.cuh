@@ -1,0 +1,32 @@
+// Expanding 4-bit weights in registers. Device code only.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::kernels::cuda {
+
+// The table bytes of E5M2 for the magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6 times 2^(scale - 13). Adding
+// to the exponent is exact for scale bytes 0 .. 26; zero stays zero because its byte is not added
+// to.
+struct E5m2Table {
+  uint32_t low;
+  uint32_t high;
+};
+__device__ __forceinline__ E5m2Table e5m2_table(uint32_t scale) {
+  constexpr uint32_t kBias = 13;
+  constexpr uint32_t kLowStep = 0x04040400U, kHighStep = 0x04040404U;
+  return {scale * kLowStep + (0x3E3C3800U - kBias * kLowStep),
+          scale * kHighStep + (0x46444240U - kBias * kHighStep)};
+}
+
+// Decodes a word of kernels/panel64.h: v0 .. v3 to `first`, v4 .. v7 to `second`, four E5M2 each.
+__device__ __forceinline__ void decode_panel_word(uint32_t word,
+                                                  E5m2Table table,
+                                                  uint32_t& first,
+                                                  uint32_t& second) {
+  const uint32_t magnitudes = word & 0x77777777U;
+  first = __byte_perm(table.low, table.high, magnitudes) | (word & 0x80808080U);
+  second = __byte_perm(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,110 @@
+// The PTX instructions that our kernels use, each as a function. Device code only; no other folder
+// holds inline assembly. Source: PTX ISA 9.0.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::kernels::cuda {
+
+// Address of shared memory as the 32-bit form that bulk copies and barriers take.
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Hides how a value was made, so that the compiler keeps it in a register instead of making it
+// again.
+__device__ __forceinline__ void keep_in_register(uint32_t& value) {
+  asm volatile("" : "+r"(value));
+}
+
+// --- mbarrier: a phase ends when all arrivals and all announced bytes have come ---
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes initialised barriers visible to the copy engine and to other threads of the cluster.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
+                   : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int32_t num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(num_bytes)
+               : "memory");
+}
+// Waits until the phase of the given parity has ended. A slot must always be waited for by the same
+// threads in order: the wait cannot tell a phase from the one before the last.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n\t"
+      "WAIT_%=:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra DONE_%=;\n\t"
+      "bra WAIT_%=;\n\t"
+      "DONE_%=:\n\t}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Barrier among `num_threads` threads of the block; id 0 is __syncthreads().
+__device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int32_t id, int32_t num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+}
+// named_barrier_sync() that tells every thread whether any gave true.
+__device__ __forceinline__ bool named_barrier_or(int32_t id, int32_t num_threads, bool value) {
+  uint32_t any;
+  asm volatile(
+      "{\n\t.reg .pred in, out;\n\t"
+      "setp.ne.u32 in, %3, 0;\n\t"
+      "barrier.cta.red.or.pred out, %1, %2, in;\n\t"
+      "selp.u32 %0, 1, 0, out;\n\t}"
+      : "=r"(any)
+      : "r"(id), "r"(num_threads), "r"(static_cast<uint32_t>(value))
+      : "memory");
+  return any != 0;
+}
+
+// --- bulk copies ---
+
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// Copies num_bytes (a multiple of 16, both sides aligned to 16) and reports them to `barrier`.
+__device__ __forceinline__ void bulk_copy_to_shared(uint32_t destination,
+                                                    const void* source,
+                                                    int32_t num_bytes,
+                                                    uint32_t barrier,
+                                                    uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+      "l"(source),
+      "r"(num_bytes),
+      "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+// Orders ordinary writes to shared memory before reads by the tensor cores or the copy engine.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// --- programmatic dependent launch ---
+
+// Waits until the kernels before this one have finished and their writes are visible.
+__device__ __forceinline__ void wait_for_predecessors() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// Lets the next kernel of the stream start its part before wait_for_predecessors().
+__device__ __forceinline__ void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,32 @@
+#include <string_view>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/sm90/expert_matmul/launch.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+struct NamedLaunch {
+  std::string_view kernel;
+  Launch launch;
+};
+
+constexpr NamedLaunch kLaunchers[] = {
+    {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode", &launch_expert_matmul_sm90},
+};
+
+}  // namespace
+
+std::vector<KernelInfo> with_launchers(std::span<const KernelInfo> table) {
+  std::vector<KernelInfo> rows(table.begin(), table.end());
+  for (KernelInfo& row : rows) {
+    for (const NamedLaunch& named : kLaunchers) {
+      if (named.kernel != row.name) continue;
+      row.launch = named.launch;
+      row.status = Status::kRuns;
+    }
+  }
+  return rows;
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,15 @@
+// Binds the records of CUDA kernels to their launchers where the backend is built.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace nibble::kernels::cuda {
+
+// The rows of `table`; in a build with the CUDA backend each that has a launcher gets it and the
+// status kRuns.
+std::vector<KernelInfo> with_launchers(std::span<const KernelInfo> table);
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,171 @@
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include "base/checked_math.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/moe/launch.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+// Exclusive prefix sum over the block's threads, and the total. Warps must be full.
+struct Prefix {
+  int before;
+  int total;
+};
+__device__ Prefix block_prefix(int value) {
+  __shared__ int warp_sums[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  int inclusive = value;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0U, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  int before = inclusive - value, total = 0;
+  for (int w = 0; w < num_warps; ++w) {
+    if (w < warp) before += warp_sums[w];
+    total += warp_sums[w];
+  }
+  return {before, total};
+}
+
+// One block; thread e serves expert e. Membership is a bit mask per expert, so that the order in
+// which threads meet does not matter.
+__global__ void __launch_bounds__(1024) make_slots(const int* ids,
+                                                   int num_pairs,
+                                                   int num_experts,
+                                                   int rows,
+                                                   int* count,
+                                                   int* experts,
+                                                   int* pairs) {
+  extern __shared__ uint32_t members[];  // [words][num_experts]
+  const int words = (num_pairs + 31) / 32;
+  for (int i = threadIdx.x; i < words * num_experts; i += blockDim.x) members[i] = 0;
+  launch_dependents();
+  __syncthreads();
+  wait_for_predecessors();
+  for (int pair = threadIdx.x; pair < num_pairs; pair += blockDim.x) {
+    const int expert = __ldcg(ids + pair);
+    if (expert < 0 || expert >= num_experts) continue;
+    atomicOr(members + pair / 32 * num_experts + expert, 1U << (pair % 32));
+  }
+  __syncthreads();
+  const int expert = threadIdx.x;
+  int num_members = 0;
+  if (expert < num_experts) {
+    for (int word = 0; word < words; ++word)
+      num_members += __popc(members[word * num_experts + expert]);
+  }
+  const int num_slots = (num_members + rows - 1) / rows;
+  const Prefix slots = block_prefix(num_slots);
+  if (threadIdx.x == 0) *count = slots.total;
+  if (num_members == 0) return;
+  for (int i = 0; i < num_slots; ++i) experts[slots.before + i] = expert;
+  int* out = pairs + slots.before * rows;
+  for (int word = 0; word < words; ++word) {
+    for (uint32_t bits = members[word * num_experts + expert]; bits != 0; bits &= bits - 1) {
+      *out++ = word * 32 + __ffs(static_cast<int>(bits)) - 1;
+    }
+  }
+  for (int* const end = pairs + (slots.before + num_slots) * rows; out != end; ++out) *out = -1;
+}
+
+// One warp per row and group of 128; each lane holds four values.
+__global__ void __launch_bounds__(256)
+    quantize_rows(const __nv_bfloat16* x, int64_t num_groups, uint32_t* codes, float* scales) {
+  constexpr float kMaxE4m3 = 448.0f, kMinAmax = 1e-4f;
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (group >= num_groups) return;
+  const uint2 packed = __ldcg(reinterpret_cast<const uint2*>(x + group * 128) + lane);
+  const float v[4] = {__uint_as_float(packed.x << 16),
+                      __uint_as_float(packed.x & 0xFFFF0000U),
+                      __uint_as_float(packed.y << 16),
+                      __uint_as_float(packed.y & 0xFFFF0000U)};
+  float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+  const uint32_t ratio = __float_as_uint(__fdiv_rn(fmaxf(amax, kMinAmax), kMaxE4m3));
+  const uint32_t exponent = (ratio >> 23) + ((ratio & 0x7FFFFFU) != 0 ? 1 : 0);
+  const float inverse = __uint_as_float((254 - exponent) << 23);
+  const __nv_fp8x2_storage_t low =
+      __nv_cvt_float2_to_fp8x2({v[0] * inverse, v[1] * inverse}, __NV_SATFINITE, __NV_E4M3);
+  const __nv_fp8x2_storage_t high =
+      __nv_cvt_float2_to_fp8x2({v[2] * inverse, v[3] * inverse}, __NV_SATFINITE, __NV_E4M3);
+  codes[group * 32 + lane] = low | static_cast<uint32_t>(high) << 16;
+  if (lane == 0) scales[group] = __uint_as_float(exponent << 23);
+}
+
+__global__ void __launch_bounds__(256) combine_pairs(const float4* experts,
+                                                     const float4* shared,
+                                                     int64_t num_vectors,
+                                                     int choices,
+                                                     int64_t vectors_per_row,
+                                                     float4* y) {
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= num_vectors) return;
+  const int64_t token = i / vectors_per_row, column = i % vectors_per_row;
+  float4 sum = shared == nullptr ? float4{0, 0, 0, 0} : shared[i];
+  for (int j = 0; j < choices; ++j) {
+    const float4 v = __ldcg(experts + (token * choices + j) * vectors_per_row + column);
+    sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+  }
+  y[i] = sum;
+}
+
+}  // namespace
+
+Result<void> launch_make_slots(const MakeSlotsArgs& args, device::Stream& stream) {
+  const auto words = static_cast<int32_t>(ceil_div(args.num_pairs, 32));
+  DCHECK(args.num_experts <= 1024 && args.num_experts * words <= 49152) << args.num_pairs;
+  return launch_kernel(&make_slots,
+                       {.block = static_cast<uint32_t>(round_up(args.num_experts, 32)),
+                        .shared_bytes = words * args.num_experts * 4,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args.ids,
+                       args.num_pairs,
+                       args.num_experts,
+                       args.rows,
+                       args.count,
+                       args.experts,
+                       args.pairs);
+}
+
+Result<void> launch_quantize_rows(const QuantizeRowsArgs& args, device::Stream& stream) {
+  DCHECK(args.k % 128 == 0) << args.k;
+  const int64_t groups = args.rows * (args.k / 128);
+  return launch_kernel(&quantize_rows,
+                       {.grid = static_cast<uint32_t>(ceil_div(groups, 8)),
+                        .block = 256,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       static_cast<const __nv_bfloat16*>(args.x),
+                       groups,
+                       reinterpret_cast<uint32_t*>(args.codes),
+                       args.scales);
+}
+
+Result<void> launch_combine_pairs(const CombinePairsArgs& args, device::Stream& stream) {
+  DCHECK(args.n % 4 == 0) << args.n;
+  const int64_t vectors = args.tokens * args.n / 4;
+  return launch_kernel(&combine_pairs,
+                       {.grid = static_cast<uint32_t>(ceil_div(vectors, 256)),
+                        .block = 256,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       reinterpret_cast<const float4*>(args.experts),
+                       reinterpret_cast<const float4*>(args.shared),
+                       vectors,
+                       args.choices,
+                       args.n / 4,
+                       reinterpret_cast<float4*>(args.y));
+}
+
+}  // namespace nibble::kernels::cuda

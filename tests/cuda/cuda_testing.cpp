@@ -1,0 +1,46 @@
+#include "cuda/cuda_testing.h"
+
+#include <cmath>
+
+#include "quant/numeric.h"
+
+namespace nibble::cuda_testing {
+
+device::Device* gpu() {
+  static const std::unique_ptr<device::Device> device = [] {
+    Result<std::unique_ptr<device::Device>> made = device::make_cuda_device(0);
+    return made.ok() ? std::move(made).value() : nullptr;
+  }();
+  return device.get();
+}
+
+quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32_t seed) {
+  std::mt19937 random(seed);
+  quant::QuantizedWeight weight{
+      .format = quant::Format::kMxfp4, .n = n, .k = k, .scale_dtype = DType::kF8E8m0};
+  weight.codes.resize(static_cast<size_t>(n * k / 2));
+  for (std::byte& code : weight.codes) code = static_cast<std::byte>(random() & 0xFFU);
+  weight.scales.resize(static_cast<size_t>(n * k / 32));
+  for (std::byte& scale : weight.scales) {
+    scale = static_cast<std::byte>(118 + random() % static_cast<uint32_t>(spread + 1));
+  }
+  return weight;
+}
+
+HostFp8Rows random_fp8_rows(int64_t rows, int64_t k, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 100.0f);
+  HostFp8Rows x;
+  for (int64_t i = 0; i < rows * k / 128; ++i) {
+    x.scales.push_back(std::ldexp(1.0f, static_cast<int>(random() % 7) - 10));
+  }
+  for (int64_t i = 0; i < rows * k; ++i) {
+    const uint8_t code = quant::f32_to_e4m3(normal(random));
+    x.codes.push_back(code);
+    x.values.push_back(static_cast<double>(quant::e4m3_to_f32(code)) *
+                       static_cast<double>(x.scales[static_cast<size_t>(i / 128)]));
+  }
+  return x;
+}
+
+}  // namespace nibble::cuda_testing

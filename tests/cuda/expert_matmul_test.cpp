@@ -1,0 +1,423 @@
+// The expert product and its neighbours against sums in double over what the codes mean.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "cuda/cuda_testing.h"
+#include "kernels/cuda/moe/launch.h"
+#include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/panel64.h"
+#include "quant/numeric.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+using cuda_testing::CudaTest;
+using cuda_testing::DeviceArray;
+using cuda_testing::gpu;
+using cuda_testing::HostFp8Rows;
+using cuda_testing::random_fp8_rows;
+using cuda_testing::random_mxfp4;
+
+// E4M3 and E5M2 products keep 13 bits below the largest of an instruction. Source: spec
+// "h200-facts" 3.
+constexpr double kRelativeRms = 1e-3;
+
+// Experts of one shape, packed one by one, and what they mean.
+struct Experts {
+  int64_t n, k;
+  PanelOrder order;
+  std::vector<std::vector<float>> rows;  // [expert][panel row * k]
+  DeviceArray<std::byte> packages;
+  DeviceArray<float> multipliers;
+  PackedWeight weight;
+};
+
+Experts make_experts(int32_t count, int64_t n, int64_t k, PanelOrder order, int32_t spread) {
+  std::vector<std::byte> packages;
+  std::vector<float> multipliers;
+  std::vector<std::vector<float>> rows;
+  for (int32_t e = 0; e < count; ++e) {
+    const quant::QuantizedWeight stored = random_mxfp4(n, k, spread, static_cast<uint32_t>(e + 1));
+    const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = n};
+    const PackedWeight packed = pack_panel64({&source, 1}, order).value();
+    packages.insert(packages.end(), packed.codes, packed.codes + panel_bytes(n, k));
+    multipliers.insert(multipliers.end(), packed.global_scales, packed.global_scales + n);
+    std::vector<float>& values = rows.emplace_back(static_cast<size_t>(n * k));
+    for (int64_t row = 0; row < n; ++row) {
+      unpack_panel64_row(
+          packed,
+          row,
+          std::span(values).subspan(static_cast<size_t>(row * k), static_cast<size_t>(k)));
+    }
+  }
+  Experts experts{.n = n,
+                  .k = k,
+                  .order = order,
+                  .rows = std::move(rows),
+                  .packages = DeviceArray<std::byte>(packages),
+                  .multipliers = DeviceArray<float>(multipliers),
+                  .weight = {}};
+  experts.weight.format = quant::Format::kMxfp4;
+  experts.weight.layout = PackedLayout::kPanel64;
+  experts.weight.n = n;
+  experts.weight.k = k;
+  experts.weight.codes = experts.packages.data();
+  experts.weight.global_scales = experts.multipliers.data();
+  return experts;
+}
+
+// Slots as the device makes them.
+struct Slots {
+  DeviceArray<int32_t> ids, count, experts, pairs;
+  ExpertSlots view;
+};
+
+Slots make_device_slots(const std::vector<int32_t>& ids, int32_t num_experts, int32_t rows) {
+  const auto num_pairs = static_cast<int32_t>(ids.size());
+  const int32_t most = max_slots(num_pairs, num_experts, rows);
+  Slots slots{.ids = DeviceArray<int32_t>(ids),
+              .count = DeviceArray<int32_t>(size_t{1}),
+              .experts = DeviceArray<int32_t>(static_cast<size_t>(most)),
+              .pairs = DeviceArray<int32_t>(static_cast<size_t>(most * rows)),
+              .view = {}};
+  launch_make_slots({.ids = slots.ids.data(),
+                     .num_pairs = num_pairs,
+                     .num_experts = num_experts,
+                     .rows = rows,
+                     .count = slots.count.data(),
+                     .experts = slots.experts.data(),
+                     .pairs = slots.pairs.data()},
+                    gpu()->stream())
+      .value();
+  slots.view = {.rows = rows,
+                .count = slots.count.data(),
+                .experts = slots.experts.data(),
+                .pairs = slots.pairs.data(),
+                .max_slots = most};
+  return slots;
+}
+
+std::vector<int32_t> random_choices(int32_t tokens,
+                                    int32_t choices,
+                                    int32_t num_experts,
+                                    uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> experts(static_cast<size_t>(num_experts)), ids;
+  std::iota(experts.begin(), experts.end(), 0);
+  for (int32_t t = 0; t < tokens; ++t) {
+    std::shuffle(experts.begin(), experts.end(), random);
+    ids.insert(ids.end(), experts.begin(), experts.begin() + choices);
+  }
+  return ids;
+}
+
+double swiglu(double gate, double up, double limit) {
+  gate = std::min(gate, limit);
+  up = std::clamp(up, -limit, limit);
+  return gate / (1 + std::exp(-gate)) * up;
+}
+
+// Row of expert `e` times row `r` of x, in double.
+double product(
+    const Experts& experts, int32_t e, int64_t row, const HostFp8Rows& x, int64_t x_row) {
+  const float* const w = experts.rows[static_cast<size_t>(e)].data() + row * experts.k;
+  const double* const v = x.values.data() + x_row * experts.k;
+  double sum = 0;
+  for (int64_t i = 0; i < experts.k; ++i) sum += static_cast<double>(w[i]) * v[i];
+  return sum;
+}
+
+struct Case {
+  int64_t n, k;
+  int32_t num_experts, tokens, choices, rows;
+};
+
+// Errors of all checked outputs together, relative to their size.
+class RelativeError {
+ public:
+  void add(double found, double expected) {
+    error_ += (found - expected) * (found - expected);
+    size_ += expected * expected;
+  }
+  double value() const { return std::sqrt(error_ / size_); }
+
+ private:
+  double error_ = 0, size_ = 0;
+};
+
+std::vector<float> run_plain(const Experts& experts,
+                             const HostFp8Rows& x,
+                             const Slots& slots,
+                             size_t num_pairs,
+                             int32_t pairs_per_row) {
+  const DeviceArray<uint8_t> codes(x.codes);
+  const DeviceArray<float> scales(x.scales);
+  const DeviceArray<float> y(num_pairs * static_cast<size_t>(experts.n));
+  launch_expert_matmul_sm90({.x = {reinterpret_cast<const std::byte*>(codes.data()), scales.data()},
+                             .pairs_per_row = pairs_per_row,
+                             .weight = &experts.weight,
+                             .slots = slots.view,
+                             .y = y.data(),
+                             .num_units = gpu()->info().num_units},
+                            gpu()->stream())
+      .value();
+  return y.to_host();
+}
+
+class ExpertMatMul : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (gpu() != nullptr && gpu()->info().sm != 90) GTEST_SKIP() << "needs sm_90";
+  }
+};
+
+TEST_F(ExpertMatMul, EqualsTheSumsInDouble) {
+  const Case cases[] = {{64, 256, 3, 1, 2, 8},
+                        {128, 512, 4, 3, 2, 8},
+                        {192, 768, 5, 17, 2, 8},
+                        {256, 1024, 8, 5, 6, 8},
+                        {256, 1024, 8, 5, 6, 16},
+                        {128, 2048, 6, 33, 3, 16},
+                        {192, 4096, 4, 9, 2, 16},
+                        {128, 256, 2, 64, 1, 16},
+                        {1024, 1024, 16, 1, 6, 8}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " experts " << c.num_experts
+                                      << " tokens " << c.tokens << " rows " << c.rows);
+    const Experts experts = make_experts(c.num_experts, c.n, c.k, PanelOrder::kNatural, 9);
+    const HostFp8Rows x = random_fp8_rows(c.tokens, c.k, 5);
+    const std::vector<int32_t> ids = random_choices(c.tokens, c.choices, c.num_experts, 6);
+    const Slots slots = make_device_slots(ids, c.num_experts, c.rows);
+    const std::vector<float> y = run_plain(experts, x, slots, ids.size(), c.choices);
+    RelativeError error;
+    for (size_t pair = 0; pair < ids.size(); ++pair) {
+      for (int64_t row = 0; row < c.n; ++row) {
+        error.add(
+            static_cast<double>(y[pair * static_cast<size_t>(c.n) + static_cast<size_t>(row)]),
+            product(experts, ids[pair], row, x, static_cast<int64_t>(pair) / c.choices));
+      }
+    }
+    EXPECT_LT(error.value(), kRelativeRms);
+  }
+}
+
+TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
+  constexpr int64_t kIntermediate = 128, kHidden = 512;
+  constexpr int32_t kExperts = 6, kTokens = 7, kChoices = 3;
+  const Experts experts =
+      make_experts(kExperts, 2 * kIntermediate, kHidden, PanelOrder::kGateUp, 4);
+  const HostFp8Rows x = random_fp8_rows(kTokens, kHidden, 8);
+  const std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 9);
+  std::vector<float> weights;
+  for (size_t pair = 0; pair < ids.size(); ++pair)
+    weights.push_back(0.25f * static_cast<float>(pair + 1));
+  for (const float limit : {10.0f, 0.0f}) {
+    const Slots slots = make_device_slots(ids, kExperts, 8);
+    const DeviceArray<uint8_t> codes(x.codes);
+    const DeviceArray<float> scales(x.scales), pair_weights(weights);
+    const DeviceArray<uint16_t> y(ids.size() * kIntermediate);
+    launch_expert_matmul_sm90(
+        {.x = {reinterpret_cast<const std::byte*>(codes.data()), scales.data()},
+         .pairs_per_row = kChoices,
+         .weight = &experts.weight,
+         .slots = slots.view,
+         .swiglu = true,
+         .limit = limit,
+         .pair_weights = pair_weights.data(),
+         .y = y.data(),
+         .num_units = gpu()->info().num_units},
+        gpu()->stream())
+        .value();
+    const std::vector<uint16_t> found = y.to_host();
+    RelativeError error;
+    for (size_t pair = 0; pair < ids.size(); ++pair) {
+      for (int64_t i = 0; i < kIntermediate; ++i) {
+        const int64_t gate = i / 8 * 16 + i % 8;
+        const auto token = static_cast<int64_t>(pair) / kChoices;
+        const double expected = swiglu(product(experts, ids[pair], gate, x, token),
+                                       product(experts, ids[pair], gate + 8, x, token),
+                                       limit > 0 ? static_cast<double>(limit) : INFINITY) *
+                                static_cast<double>(weights[pair]);
+        error.add(static_cast<double>(
+                      quant::bf16_to_f32(found[pair * kIntermediate + static_cast<size_t>(i)])),
+                  expected);
+      }
+    }
+    EXPECT_LT(error.value(), 4e-3) << "limit " << limit;  // bf16 outputs: 2^-8 / sqrt(12) and more
+  }
+}
+
+// Bit for bit: a row alone, among others, in slots of 8 and of 16.
+TEST_F(ExpertMatMul, ARowDoesNotDependOnItsNeighbours) {
+  constexpr int64_t kN = 256, kK = 2048;
+  constexpr int32_t kExperts = 8, kTokens = 40, kChoices = 2;
+  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
+  const HostFp8Rows x = random_fp8_rows(kTokens, kK, 10);
+  const std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 11);
+  const Slots together = make_device_slots(ids, kExperts, 8);
+  const std::vector<float> all = run_plain(experts, x, together, ids.size(), kChoices);
+  const Slots wide = make_device_slots(ids, kExperts, 16);
+  EXPECT_EQ(run_plain(experts, x, wide, ids.size(), kChoices), all);
+  for (const int32_t token : {0, 13, 39}) {
+    const std::vector<int32_t> own(ids.begin() + token * kChoices,
+                                   ids.begin() + (token + 1) * kChoices);
+    HostFp8Rows row;
+    row.codes.assign(x.codes.begin() + token * kK, x.codes.begin() + (token + 1) * kK);
+    row.scales.assign(x.scales.begin() + token * (kK / 128),
+                      x.scales.begin() + (token + 1) * (kK / 128));
+    const Slots alone = make_device_slots(own, kExperts, 8);
+    const std::vector<float> y = run_plain(experts, row, alone, own.size(), kChoices);
+    const auto begin = all.begin() + static_cast<ptrdiff_t>(token) * kChoices * kN;
+    EXPECT_EQ(y, std::vector<float>(begin, begin + kChoices * kN)) << token;
+  }
+}
+
+TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
+  const Experts experts = make_experts(4, 64, 256, PanelOrder::kNatural, 3);
+  const HostFp8Rows x = random_fp8_rows(3, 256, 12);
+  const std::vector<int32_t> ids = {2, -1, 4};
+  const Slots slots = make_device_slots(ids, 4, 8);
+  const std::vector<float> y = run_plain(experts, x, slots, ids.size(), 1);
+  EXPECT_EQ(slots.count.to_host(), std::vector<int32_t>{1});
+  EXPECT_FALSE(std::isnan(y[0]));
+  EXPECT_TRUE(std::all_of(y.begin() + 64, y.end(), [](float v) { return std::isnan(v); }));
+}
+
+// 200 steps of one graph with other choices each time: no state is left behind.
+TEST_F(ExpertMatMul, ReplaysWithNewChoices) {
+  constexpr int64_t kN = 128, kK = 1024;
+  constexpr int32_t kExperts = 16;
+  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
+  const HostFp8Rows x = random_fp8_rows(2, kK, 13);
+  std::map<int32_t, std::vector<float>> seen;  // by expert: the row of token 0
+  for (uint32_t step = 0; step < 200; ++step) {
+    const std::vector<int32_t> ids = random_choices(2, 3, kExperts, step);
+    const Slots slots = make_device_slots(ids, kExperts, 8);
+    const std::vector<float> y = run_plain(experts, x, slots, ids.size(), 3);
+    for (int32_t j = 0; j < 3; ++j) {
+      const std::vector<float> row(y.begin() + j * kN, y.begin() + (j + 1) * kN);
+      const auto [entry, is_new] = seen.emplace(ids[static_cast<size_t>(j)], row);
+      ASSERT_EQ(entry->second, row) << "step " << step << " choice " << j;
+    }
+  }
+}
+
+using MakeSlots = CudaTest;
+
+TEST_F(MakeSlots, GroupsPairsInAscendingOrder) {
+  const Slots slots = make_device_slots({3, 1, 3, 0, 3, 1}, 4, 8);
+  EXPECT_EQ(slots.count.to_host(), std::vector<int32_t>{3});
+  const std::vector<int32_t> experts = slots.experts.to_host(), pairs = slots.pairs.to_host();
+  EXPECT_EQ(std::vector<int32_t>(experts.begin(), experts.begin() + 3),
+            (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(std::vector<int32_t>(pairs.begin(), pairs.begin() + 24),
+            (std::vector<int32_t>{3,  -1, -1, -1, -1, -1, -1, -1, 1,  5,  -1, -1,
+                                  -1, -1, -1, -1, 0,  2,  4,  -1, -1, -1, -1, -1}));
+}
+
+TEST_F(MakeSlots, EqualsAStableSortAtEverySize) {
+  for (const int32_t tokens : {1, 2, 5, 16, 64, 255, 256}) {
+    for (const int32_t num_experts : {8, 256, 384}) {
+      const std::vector<int32_t> ids =
+          random_choices(tokens, 6, num_experts, static_cast<uint32_t>(tokens));
+      const Slots slots = make_device_slots(ids, num_experts, 16);
+      std::vector<int32_t> experts, pairs;
+      for (int32_t e = 0; e < num_experts; ++e) {
+        int32_t in_slot = 16;
+        for (size_t pair = 0; pair < ids.size(); ++pair) {
+          if (ids[pair] != e) continue;
+          if (in_slot == 16) {
+            experts.push_back(e);
+            pairs.resize(experts.size() * 16, -1);
+            in_slot = 0;
+          }
+          pairs[(experts.size() - 1) * 16 + static_cast<size_t>(in_slot++)] =
+              static_cast<int32_t>(pair);
+        }
+      }
+      ASSERT_EQ(slots.count.to_host()[0], static_cast<int32_t>(experts.size()));
+      std::vector<int32_t> found_experts = slots.experts.to_host(),
+                           found_pairs = slots.pairs.to_host();
+      ASSERT_LE(experts.size(), found_experts.size());
+      found_experts.resize(experts.size());
+      found_pairs.resize(pairs.size());
+      EXPECT_EQ(found_experts, experts) << tokens << " " << num_experts;
+      EXPECT_EQ(found_pairs, pairs) << tokens << " " << num_experts;
+    }
+  }
+}
+
+using QuantizeRows = CudaTest;
+
+TEST_F(QuantizeRows, RoundsToE4m3WithPowerOfTwoScales) {
+  std::mt19937 random(14);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kRows = 5, kK = 384;
+  std::vector<uint16_t> x;
+  for (int64_t i = 0; i < kRows * kK; ++i) {
+    x.push_back(quant::f32_to_bf16(std::ldexp(normal(random), static_cast<int>(i / 128) - 8)));
+  }
+  for (int64_t i = 0; i < 128; ++i) x[static_cast<size_t>(i)] = 0;  // a group of zeros
+  const DeviceArray<uint16_t> device_x(x);
+  const DeviceArray<uint8_t> codes(x.size());
+  const DeviceArray<float> scales(x.size() / 128);
+  launch_quantize_rows({.x = device_x.data(),
+                        .rows = kRows,
+                        .k = kK,
+                        .codes = reinterpret_cast<std::byte*>(codes.data()),
+                        .scales = scales.data()},
+                       gpu()->stream())
+      .value();
+  const std::vector<uint8_t> found = codes.to_host();
+  const std::vector<float> found_scales = scales.to_host();
+  for (size_t group = 0; group < found_scales.size(); ++group) {
+    float amax = 1e-4f;
+    for (size_t i = 0; i < 128; ++i)
+      amax = std::max(amax, std::abs(quant::bf16_to_f32(x[group * 128 + i])));
+    const float scale = quant::exp2_int(quant::ceil_log2(amax / 448.0f));
+    ASSERT_EQ(found_scales[group], scale) << group;
+    for (size_t i = 0; i < 128; ++i) {
+      ASSERT_EQ(found[group * 128 + i],
+                quant::f32_to_e4m3(quant::bf16_to_f32(x[group * 128 + i]) / scale))
+          << group << " " << i;
+    }
+  }
+}
+
+using CombinePairs = CudaTest;
+
+TEST_F(CombinePairs, AddsInSlotOrder) {
+  constexpr int64_t kTokens = 3, kN = 260;
+  constexpr int32_t kChoices = 6;
+  std::mt19937 random(15);
+  std::normal_distribution<float> normal;
+  std::vector<float> experts, shared;
+  for (int64_t i = 0; i < kTokens * kChoices * kN; ++i) experts.push_back(normal(random));
+  for (int64_t i = 0; i < kTokens * kN; ++i) shared.push_back(normal(random));
+  std::vector<float> expected = shared;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t j = 0; j < kChoices; ++j) {
+      for (int64_t i = 0; i < kN; ++i) {
+        expected[static_cast<size_t>(t * kN + i)] +=
+            experts[static_cast<size_t>((t * kChoices + j) * kN + i)];
+      }
+    }
+  }
+  const DeviceArray<float> device_experts(experts), y(shared);
+  launch_combine_pairs({.experts = device_experts.data(),
+                        .shared = y.data(),
+                        .tokens = kTokens,
+                        .choices = kChoices,
+                        .n = kN,
+                        .y = y.data()},
+                       gpu()->stream())
+      .value();
+  EXPECT_EQ(y.to_host(), expected);
+}
+
+}  // namespace
+}  // namespace nibble::kernels::cuda
