@@ -1,0 +1,388 @@
+// Routed experts of one DeepSeek-V4-Flash layer on a GPU: FC1 with SwiGLU, quantisation, FC2, as a
+// graph of dependent launches over rotated weights, held against the read stream of the same run.
+// Prints one JSON object per line.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/cuda.h"
+#include "device/graph.h"
+#include "kernels/cuda/moe/launch.h"
+#include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/cuda/stream_read/launch.h"
+#include "kernels/panel64.h"
+#include "quant/reference.h"
+
+namespace nibble {
+namespace {
+
+using namespace kernels;        // NOLINT: a program of its own
+using namespace kernels::cuda;  // NOLINT
+
+constexpr int64_t kHidden = 4096, kIntermediate = 2048;
+constexpr int32_t kNumExperts = 256, kChoices = 6, kNumLayers = 2;
+constexpr int32_t kRepeats = 15, kWarmUp = 3;
+
+struct Spread {
+  double median, low, high;
+};
+
+Result<Spread> time_us(device::Stream& stream, const std::function<Result<void>()>& enqueue) {
+  std::vector<double> times;
+  for (int32_t i = 0; i < kWarmUp + kRepeats; ++i) {
+    TRY_ASSIGN(const double us, device::elapsed_us(stream, enqueue));
+    if (i >= kWarmUp) times.push_back(us);
+  }
+  std::sort(times.begin(), times.end());
+  return Spread{times[times.size() / 2], times.front(), times.back()};
+}
+
+// The same for a graph of `count` steps; per step.
+Result<Spread> time_graph_us(device::Stream& stream,
+                             int32_t count,
+                             const std::function<Result<void>(int32_t)>& step) {
+  TRY_ASSIGN(const device::Graph graph, device::Graph::capture(stream, [&]() -> Result<void> {
+               for (int32_t i = 0; i < count; ++i) TRY(step(i));
+               return {};
+             }));
+  TRY_ASSIGN(const Spread spread, time_us(stream, [&] { return graph.launch(stream); }));
+  return Spread{spread.median / count, spread.low / count, spread.high / count};
+}
+
+// A few random experts, packed.
+Result<PackedWeight> pack_random(int64_t n, int64_t k, PanelOrder order, uint32_t seed) {
+  std::mt19937 random(seed);
+  quant::QuantizedWeight stored{
+      .format = quant::Format::kMxfp4, .n = n, .k = k, .scale_dtype = DType::kF8E8m0};
+  stored.codes.resize(static_cast<size_t>(n * k / 2));
+  for (std::byte& code : stored.codes) code = static_cast<std::byte>(random() & 0xFFU);
+  stored.scales.resize(static_cast<size_t>(n * k / 32));
+  for (std::byte& scale : stored.scales) scale = static_cast<std::byte>(118 + random() % 8);
+  const WeightRows rows{.weight = stored.view(), .row_begin = 0, .row_end = n};
+  return pack_panel64({&rows, 1}, order);
+}
+
+// All experts of kNumLayers layers; a few distinct ones repeated, which the memory cannot know.
+struct Weights {
+  device::Buffer storage;
+  std::vector<PackedWeight> layers;
+};
+Result<Weights> make_weights(device::Device& device, int64_t n, int64_t k, PanelOrder order) {
+  constexpr int32_t kDistinct = 4;
+  const int64_t package = panel_bytes(n, k), multipliers = n * 4;
+  const int64_t layer_bytes = kNumExperts * (package + multipliers);
+  Weights weights;
+  TRY_ASSIGN(weights.storage, device.allocate(kNumLayers * layer_bytes));
+  std::vector<PackedWeight> distinct;
+  for (uint32_t seed = 1; seed <= kDistinct; ++seed) {
+    TRY_ASSIGN(PackedWeight packed, pack_random(n, k, order, seed));
+    distinct.push_back(std::move(packed));
+  }
+  for (int32_t l = 0; l < kNumLayers; ++l) {
+    std::byte* const codes = weights.storage.data() + l * layer_bytes;
+    std::byte* const rows = codes + kNumExperts * package;
+    for (int32_t e = 0; e < kNumExperts; ++e) {
+      const PackedWeight& source = distinct[static_cast<size_t>((e + l) % kDistinct)];
+      TRY(device::copy_to_device(codes + e * package, source.codes, package, device.stream()));
+      TRY(device::copy_to_device(
+          rows + e * multipliers, source.global_scales, multipliers, device.stream()));
+    }
+    PackedWeight& layer = weights.layers.emplace_back();
+    layer.format = quant::Format::kMxfp4;
+    layer.layout = PackedLayout::kPanel64;
+    layer.n = n;
+    layer.k = k;
+    layer.codes = codes;
+    layer.global_scales = reinterpret_cast<const float*>(rows);
+  }
+  TRY(device::synchronize(device.stream()));
+  return weights;
+}
+
+// Token choices of one step, its slots and its activations, on the device.
+struct Step {
+  device::Buffer storage;
+  int32_t num_pairs = 0;
+  int64_t distinct_experts = 0;
+  int32_t* ids = nullptr;
+  int32_t *count = nullptr, *experts = nullptr, *pairs = nullptr;
+  std::byte *x_codes = nullptr, *h_codes = nullptr;
+  float *x_scales = nullptr, *h_scales = nullptr, *y = nullptr, *out = nullptr;
+  void* h = nullptr;
+  ExpertSlots slots;
+};
+
+Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids;
+  std::vector<bool> hit(kNumExperts);
+  for (int32_t t = 0; t < tokens; ++t) {
+    std::vector<int32_t> own;
+    while (own.size() < kChoices) {
+      const auto e = static_cast<int32_t>(random() % kNumExperts);
+      if (std::find(own.begin(), own.end(), e) == own.end()) own.push_back(e);
+      hit[static_cast<size_t>(e)] = true;
+    }
+    ids.insert(ids.end(), own.begin(), own.end());
+  }
+  std::vector<std::byte> codes(static_cast<size_t>(tokens * kHidden));
+  for (std::byte& code : codes)
+    code = static_cast<std::byte>((random() & 0x80U) | random() % 0x70U);
+  std::vector<float> scales(codes.size() / 128, 0.0078125f);
+
+  Step step;
+  step.num_pairs = tokens * kChoices;
+  step.distinct_experts = std::count(hit.begin(), hit.end(), true);
+  const int32_t most = max_slots(step.num_pairs, kNumExperts, rows);
+  TRY_ASSIGN(step.storage, device.allocate(int64_t{64} << 20));
+  int64_t used = 0;
+  const auto take = [&](int64_t num_bytes) {
+    std::byte* const part = step.storage.data() + used;
+    used = round_up(used + num_bytes, 256);
+    CHECK(used <= step.storage.num_bytes()) << used;
+    return part;
+  };
+  const int64_t pairs = step.num_pairs;
+  step.ids = reinterpret_cast<int32_t*>(take(pairs * 4));
+  step.count = reinterpret_cast<int32_t*>(take(4));
+  step.experts = reinterpret_cast<int32_t*>(take(most * 4));
+  step.pairs = reinterpret_cast<int32_t*>(take(int64_t{most} * rows * 4));
+  step.x_codes = take(tokens * kHidden);
+  step.x_scales = reinterpret_cast<float*>(take(tokens * kHidden / 128 * 4));
+  step.h = take(pairs * kIntermediate * 2);
+  step.h_codes = take(pairs * kIntermediate);
+  step.h_scales = reinterpret_cast<float*>(take(pairs * kIntermediate / 128 * 4));
+  step.y = reinterpret_cast<float*>(take(pairs * kHidden * 4));
+  step.out = reinterpret_cast<float*>(take(tokens * kHidden * 4));
+  step.slots = {.rows = rows,
+                .count = step.count,
+                .experts = step.experts,
+                .pairs = step.pairs,
+                .max_slots = most};
+  device::Stream& stream = device.stream();
+  TRY(device::copy_to_device(step.ids, ids.data(), pairs * 4, stream));
+  TRY(device::copy_to_device(
+      step.x_codes, codes.data(), static_cast<int64_t>(codes.size()), stream));
+  TRY(device::copy_to_device(
+      step.x_scales, scales.data(), static_cast<int64_t>(scales.size() * 4), stream));
+  TRY(device::synchronize(stream));
+  return step;
+}
+
+Result<void> make_slots(const Step& step, device::Stream& stream) {
+  return launch_make_slots({.ids = step.ids,
+                            .num_pairs = step.num_pairs,
+                            .num_experts = kNumExperts,
+                            .rows = step.slots.rows,
+                            .count = step.count,
+                            .experts = step.experts,
+                            .pairs = step.pairs,
+                            .is_dependent = true},
+                           stream);
+}
+
+DeviceGroupedMatMulArgs up_args(const Step& step,
+                                const PackedWeight& weight,
+                                const device::Device& device) {
+  return {.x = {step.x_codes, step.x_scales},
+          .pairs_per_row = kChoices,
+          .weight = &weight,
+          .slots = step.slots,
+          .swiglu = true,
+          .limit = 10.0f,
+          .y = step.h,
+          .num_units = device.info().num_units,
+          .is_dependent = true};
+}
+
+DeviceGroupedMatMulArgs down_args(const Step& step,
+                                  const PackedWeight& weight,
+                                  const device::Device& device) {
+  return {.x = {step.h_codes, step.h_scales},
+          .pairs_per_row = 1,
+          .weight = &weight,
+          .slots = step.slots,
+          .y = step.y,
+          .num_units = device.info().num_units,
+          .is_dependent = true};
+}
+
+Result<void> up(const Step& step, const PackedWeight& weight, device::Device& device) {
+  return launch_expert_matmul_sm90(up_args(step, weight, device), device.stream());
+}
+
+Result<void> quantize(const Step& step, device::Stream& stream) {
+  return launch_quantize_rows({.x = step.h,
+                               .rows = step.num_pairs,
+                               .k = kIntermediate,
+                               .codes = step.h_codes,
+                               .scales = step.h_scales,
+                               .is_dependent = true},
+                              stream);
+}
+
+Result<void> down(const Step& step, const PackedWeight& weight, device::Device& device) {
+  return launch_expert_matmul_sm90(down_args(step, weight, device), device.stream());
+}
+
+void print(std::string_view what, int32_t tokens, int64_t bytes, const Spread& us, double roof) {
+  const double rate = static_cast<double>(bytes) / us.median * 1e-6;
+  fmt::print(
+      "{{\"bench\":\"experts\",\"what\":\"{}\",\"tokens\":{},\"bytes\":{},\"us\":{:.2f},\"us_low\":"
+      "{:.2f},"
+      "\"us_high\":{:.2f},\"tb_per_s\":{:.3f},\"roof_tb_per_s\":{:.3f},\"share\":{:.3f}}}\n",
+      what,
+      tokens,
+      bytes,
+      us.median,
+      us.low,
+      us.high,
+      rate,
+      roof,
+      rate / roof);
+}
+
+// FC1 and FC2 under every launch shape, to choose those of expert_matmul_shape() from.
+Result<void> run_sweep(device::Device& device,
+                       const Weights& fc1,
+                       const Weights& fc2,
+                       double roof) {
+  constexpr ExpertMatMulShape kShapes[] = {{4, 1, 4},
+                                           {4, 1, 8},
+                                           {4, 1, 12},
+                                           {2, 1, 4},
+                                           {2, 1, 6},
+                                           {2, 1, 8},
+                                           {2, 2, 4},
+                                           {2, 2, 6},
+                                           {2, 2, 8}};
+  device::Stream& stream = device.stream();
+  for (const int32_t tokens : {1, 16, 64, 256}) {
+    for (const int32_t rows : {8, 16}) {
+      const int32_t count = tokens == 1 ? 24 : 4;
+      std::vector<Step> steps;
+      int64_t distinct = 0;
+      for (int32_t i = 0; i < count; ++i) {
+        TRY_ASSIGN(Step step,
+                   make_step(device, tokens, rows, static_cast<uint32_t>(100 * tokens + i)));
+        distinct += step.distinct_experts;
+        TRY(make_slots(step, stream));
+        steps.push_back(std::move(step));
+      }
+      for (const bool is_up : {true, false}) {
+        for (const ExpertMatMulShape& shape : kShapes) {
+          const int64_t k = is_up ? kHidden : kIntermediate;
+          const int64_t shared =
+              (shape.ring_stages * 8704 +
+               4096 * shape.warpgroups * (shape.warpgroups - 1) / 2 * (rows / 8) + k * rows +
+               k / 128 * rows * 4) *
+              shape.blocks_per_unit;
+          if (shared > (226 << 10)) continue;
+          TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
+                       const Step& step = steps[static_cast<size_t>(i)];
+                       const PackedWeight& weight =
+                           (is_up ? fc1 : fc2).layers[static_cast<size_t>(i % kNumLayers)];
+                       return launch_expert_matmul_sm90_shaped(
+                           is_up ? up_args(step, weight, device) : down_args(step, weight, device),
+                           shape,
+                           stream);
+                     }));
+          const int64_t bytes =
+              is_up ? panel_bytes(2 * kIntermediate, kHidden) : panel_bytes(kHidden, kIntermediate);
+          print(fmt::format("{}_rows{}_wg{}_blocks{}_ring{}",
+                            is_up ? "fc1" : "fc2",
+                            rows,
+                            shape.warpgroups,
+                            shape.blocks_per_unit,
+                            shape.ring_stages),
+                tokens,
+                distinct * bytes / count,
+                us,
+                roof);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> run(bool sweep) {
+  TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
+  device::Stream& stream = device->stream();
+  fmt::print("{{\"bench\":\"device\",\"name\":\"{}\",\"units\":{}}}\n",
+             device->info().name,
+             device->info().num_units);
+  TRY_ASSIGN(const Weights fc1,
+             make_weights(*device, 2 * kIntermediate, kHidden, PanelOrder::kGateUp));
+  TRY_ASSIGN(const Weights fc2,
+             make_weights(*device, kHidden, kIntermediate, PanelOrder::kNatural));
+  TRY_ASSIGN(const device::Buffer sink, device->allocate(4));
+  const int64_t stream_bytes = fc1.storage.num_bytes() / 8192 * 8192;
+  TRY_ASSIGN(const Spread read, time_us(stream, [&] {
+               return launch_stream_read(fc1.storage.data(),
+                                         stream_bytes,
+                                         device->info().num_units,
+                                         reinterpret_cast<uint32_t*>(sink.data()),
+                                         stream);
+             }));
+  const double roof = static_cast<double>(stream_bytes) / read.median * 1e-6;
+  print("stream_read", 0, stream_bytes, read, roof);
+
+  const int64_t fc1_bytes = panel_bytes(2 * kIntermediate, kHidden);
+  const int64_t fc2_bytes = panel_bytes(kHidden, kIntermediate);
+  if (sweep) return run_sweep(*device, fc1, fc2, roof);
+  for (const int32_t tokens : {1, 4, 16, 64, 256}) {
+    for (const int32_t rows : {8, 16}) {
+      const int32_t count = tokens == 1 ? 24 : 6;
+      std::vector<Step> steps;
+      int64_t distinct = 0;
+      for (int32_t i = 0; i < count; ++i) {
+        TRY_ASSIGN(Step step,
+                   make_step(*device, tokens, rows, static_cast<uint32_t>(100 * tokens + i)));
+        distinct += step.distinct_experts;
+        TRY(make_slots(step, stream));
+        steps.push_back(std::move(step));
+      }
+      const auto layer = [](int32_t i) { return static_cast<size_t>(i % kNumLayers); };
+      const auto step_of = [&](int32_t i) -> const Step& { return steps[static_cast<size_t>(i)]; };
+      const std::string suffix = "_rows" + std::to_string(rows);
+      TRY_ASSIGN(const Spread up_us, time_graph_us(stream, count, [&](int32_t i) {
+                   return up(step_of(i), fc1.layers[layer(i)], *device);
+                 }));
+      print("fc1" + suffix, tokens, distinct * fc1_bytes / count, up_us, roof);
+      TRY_ASSIGN(const Spread down_us, time_graph_us(stream, count, [&](int32_t i) {
+                   return down(step_of(i), fc2.layers[layer(i)], *device);
+                 }));
+      print("fc2" + suffix, tokens, distinct * fc2_bytes / count, down_us, roof);
+      TRY_ASSIGN(const Spread all_us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
+                   TRY(make_slots(step_of(i), stream));
+                   TRY(up(step_of(i), fc1.layers[layer(i)], *device));
+                   TRY(quantize(step_of(i), stream));
+                   return down(step_of(i), fc2.layers[layer(i)], *device);
+                 }));
+      print("slots_fc1_quantize_fc2" + suffix,
+            tokens,
+            distinct * (fc1_bytes + fc2_bytes) / count,
+            all_us,
+            roof);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace nibble
+
+// With the argument `sweep` every launch shape is measured.
+int main(int argc, char** argv) {
+  const bool sweep = argc > 1 && std::string_view(argv[1]) == "sweep";
+  const nibble::Result<void> done = nibble::run(sweep);
+  if (done.ok()) return 0;
+  fmt::print(stderr, "{}\n", done.error().message);
+  return 1;
+}
