@@ -210,10 +210,14 @@ BlobHasher::BlobHasher(std::string etag, int64_t size, Content content)
 
 uint64_t BlobHasher::update(std::span<const std::byte> block) {
   const uint64_t hash = hash_bytes(block);
+  update(block, hash);
+  return hash;
+}
+
+void BlobHasher::update(std::span<const std::byte> block, uint64_t hash) {
   record_.blocks.push_back(hash);
   digest_.update(block);
   if (content_ == Content::kSafetensors) tensors_.update(block);
-  return hash;
 }
 
 BlobHasher::Finished BlobHasher::finish() {

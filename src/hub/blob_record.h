@@ -83,8 +83,10 @@ class BlobHasher final {
   enum class Content { kSafetensors, kOther };
   BlobHasher(std::string etag, int64_t size, Content content);
 
-  // The next block; returns its hash.
+  // The next block; returns its hash_bytes.
   uint64_t update(std::span<const std::byte> block);
+  // The same where the caller has computed it already.
+  void update(std::span<const std::byte> block, uint64_t hash);
 
   struct Finished {
     std::string digest;  // to be compared with the etag

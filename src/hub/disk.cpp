@@ -18,6 +18,10 @@
 namespace nibble::hub {
 namespace {
 
+// Longer writes make Linux look for megabytes of contiguous page cache: six times the system time
+// on 6.18 (tools/bench_pull), and the lock of the file is held all the while.
+constexpr size_t kMaxWriteBytes = 256 << 10;
+
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 const char* remedy(int code) {
@@ -69,7 +73,8 @@ Result<void> write_at(const UniqueFd& fd,
                       int64_t offset,
                       std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd.get(), bytes.data(), bytes.size(), offset);
+    const ssize_t n =
+        ::pwrite(fd.get(), bytes.data(), std::min(bytes.size(), kMaxWriteBytes), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return disk_fault(path, "write");
     bytes = bytes.subspan(static_cast<size_t>(n));

@@ -28,6 +28,9 @@ uint64_t get_u64(std::span<const std::byte> bytes) {
   return value;
 }
 
+// The journal's form of hash_bytes.
+uint64_t journal_hash(uint64_t hash) { return std::max<uint64_t>(1, hash); }
+
 std::vector<std::byte> journal_header(int64_t size) {
   std::vector<std::byte> header(kHeaderBytes);
   std::memcpy(header.data(), kMagic, sizeof kMagic);
@@ -55,10 +58,6 @@ Result<std::optional<std::vector<uint64_t>>> read_journal(const UniqueFd& fd,
 }
 
 }  // namespace
-
-uint64_t journal_hash(std::span<const std::byte> block) {
-  return std::max<uint64_t>(1, hash_bytes(block));
-}
 
 PartialBlob::PartialBlob(Path path, Path journal_path, int64_t size)
     : path_(std::move(path)),
@@ -170,11 +169,9 @@ Result<int64_t> PartialBlob::store(int64_t block, std::span<const std::byte> byt
     if (states_[index] == State::kPresent) return 0;
   }
   const int64_t offset = block * kBlockBytes;
-  const uint64_t hash = journal_hash(bytes);
+  const uint64_t hash = journal_hash(hash_bytes(bytes));
   TRY(write_at(fd_, path_, offset, bytes));
   TRY(write_entry(block, hash));
-  // Starts writing to the disk now, so that the flush at the end has little left to wait for.
-  ::sync_file_range(fd_.get(), offset, static_cast<off64_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
   const auto count = static_cast<int64_t>(bytes.size());
   {
     const std::lock_guard lock(mutex_);
@@ -197,10 +194,21 @@ bool PartialBlob::wait_for(int64_t block, const Cancel& cancel) const {
   return true;
 }
 
-Result<bool> PartialBlob::read_back(int64_t block, std::span<std::byte> bytes) const {
+Result<std::optional<uint64_t>> PartialBlob::read_back(int64_t block,
+                                                       std::span<std::byte> bytes) const {
   TRY_ASSIGN(const size_t have, read_at(fd_, path_, block * kBlockBytes, bytes));
+  const uint64_t hash = hash_bytes(bytes);
   const std::lock_guard lock(mutex_);
-  return have == bytes.size() && journal_hash(bytes) == hashes_[static_cast<size_t>(block)];
+  const bool is_same =
+      have == bytes.size() && journal_hash(hash) == hashes_[static_cast<size_t>(block)];
+  return is_same ? std::optional(hash) : std::nullopt;
+}
+
+void PartialBlob::start_writeback(BlockSpan span) const {
+  ::sync_file_range(fd_.get(),
+                    span.begin * kBlockBytes,
+                    (span.end - span.begin) * kBlockBytes,
+                    SYNC_FILE_RANGE_WRITE);
 }
 
 Result<int64_t> PartialBlob::discard(int64_t block) {

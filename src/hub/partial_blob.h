@@ -31,9 +31,6 @@ struct BlockSpan {
   int64_t end = 0;
 };
 
-// The journal's form of hash_bytes.
-uint64_t journal_hash(std::span<const std::byte> block);
-
 class PartialBlob final {
  public:
   // Goes on with what is there; a journal that does not fit starts anew.
@@ -61,8 +58,11 @@ class PartialBlob final {
 
   // Waits until the block is there. False when cancelled.
   bool wait_for(int64_t block, const Cancel& cancel) const;
-  // The bytes of a present block, and whether they are those that were stored.
-  Result<bool> read_back(int64_t block, std::span<std::byte> bytes) const;
+  // The bytes of a present block and their hash_bytes; nullopt when they are not those that were
+  // stored.
+  Result<std::optional<uint64_t>> read_back(int64_t block, std::span<std::byte> bytes) const;
+  // Lets the disk begin with blocks that were stored, so that sync() has less to wait for. A hint.
+  void start_writeback(BlockSpan span) const;
   // The block, or everything, is missing again. Returns the bytes that are no longer present.
   Result<int64_t> discard(int64_t block);
   Result<int64_t> discard_all();

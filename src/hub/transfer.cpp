@@ -13,8 +13,9 @@
 namespace nibble::hub {
 namespace {
 
-constexpr size_t kMaxOwners = 4;             // blobs open at a time
-constexpr int64_t kMaxSpanBlocks = 64;       // 64 MiB per request: the cost of a request vanishes
+constexpr size_t kMaxOwners = 4;        // blobs open at a time
+constexpr int64_t kMaxSpanBlocks = 64;  // 64 MiB per request: the cost of a request vanishes
+constexpr int64_t kWritebackBlocks = 16;
 constexpr int32_t kMaxDownloads = 2;         // of one blob whose hash is wrong at the end
 constexpr int32_t kMaxUnreadableBlocks = 8;  // that read back differently than written
 constexpr std::chrono::milliseconds kTick{100};
@@ -235,7 +236,9 @@ Result<void> Transfer::hash_and_publish(ActiveBlob& active) {
       kMaxDownloads));
 }
 
-// Reads the blocks in order as they arrive. What comes back must be what was written.
+// Reads the blocks in order as they arrive. What comes back must be what was written. The disk is
+// set to work from here, in long runs: fetchers that did it for their blocks would queue for the
+// file's lock.
 Result<BlobHasher::Finished> Transfer::hash_behind_front(ActiveBlob& active) {
   PartialBlob& partial = active.partial;
   BlobHasher hasher(active.file.etag, active.file.size, content_of(active.file.path));
@@ -245,10 +248,13 @@ Result<BlobHasher::Finished> Transfer::hash_behind_front(ActiveBlob& active) {
     if (!partial.wait_for(block, cancel_)) return cancelled_error();
     const std::span<std::byte> bytes =
         std::span(buffer).first(static_cast<size_t>(block_bytes(partial.size(), block)));
-    TRY_ASSIGN(const bool is_same, partial.read_back(block, bytes));
-    if (is_same) {
-      hasher.update(bytes);
+    TRY_ASSIGN(const std::optional<uint64_t> hash, partial.read_back(block, bytes));
+    if (hash) {
+      hasher.update(bytes, *hash);
       ++block;
+      if (block % kWritebackBlocks == 0) {
+        partial.start_writeback({block - kWritebackBlocks, block});
+      }
       continue;
     }
     if (++num_unreadable > kMaxUnreadableBlocks) {
