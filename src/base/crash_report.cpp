@@ -29,7 +29,7 @@ std::array<Slot, 256> g_slots;
 struct {
   char path[1024] = {};
   char version[128] = {};
-  alignas(16) char stack[64 << 10];  // the thread's own may be what overflowed
+  alignas(16) char stack[64 << 10];  // for the main thread, whose own may have overflowed
 } g_report;
 
 void copy_text(char* to, size_t capacity, std::string_view text) {

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "server/error_response.h"
+#include "server/open_metrics.h"
 #include "server/status_page.h"
 
 namespace nibble::server {
@@ -48,6 +49,7 @@ struct Api::Route {
 const Api::Route* Api::find_route(std::string_view path) {
   constexpr std::string_view kRead = "GET, HEAD, OPTIONS";
   constexpr std::string_view kWrite = "POST, OPTIONS";
+  constexpr std::string_view kReadOrWrite = "GET, POST, OPTIONS";
   static constexpr Route kRoutes[] = {
       {.path = "/health", .allow = kRead, .access = Access::kPublic, .answer = &Api::health},
       {.path = "/ping", .allow = kRead, .access = Access::kPublic, .answer = &Api::health},
@@ -56,6 +58,20 @@ const Api::Route* Api::find_route(std::string_view path) {
       {.path = "/version", .allow = kRead, .answer = &Api::version},
       {.path = "/metrics", .allow = kRead, .answer = &Api::expose_metrics},
       {.path = kStatusDataPath, .allow = kRead, .answer = &Api::status},
+      {.path = "/server_info", .allow = kRead, .answer = &Api::server_info},
+      {.path = "/get_server_info", .allow = kRead, .answer = &Api::server_info},
+      {.path = "/get_model_info", .allow = kRead, .answer = &Api::model_info},
+      {.path = "/v1/loads", .allow = kRead, .answer = &Api::load_report},
+      {.path = "/get_load", .allow = kRead, .answer = &Api::load_report},
+      {.path = "/flush_cache",
+       .allow = kReadOrWrite,
+       .access = Access::kAdmin,
+       .answer = &Api::flush_cache},
+      {.path = "/abort_request", .allow = kWrite, .answer = &Api::abort_requests},
+      {.path = "/tokenize", .allow = kWrite, .work = &Api::tokenize_text},
+      {.path = "/v1/tokenize", .allow = kWrite, .work = &Api::tokenize_text},
+      {.path = "/detokenize", .allow = kWrite, .work = &Api::detokenize_text},
+      {.path = "/v1/detokenize", .allow = kWrite, .work = &Api::detokenize_text},
       {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
       {.path = "/v1/chat/completions", .allow = kWrite, .plan = &GenerationPlanner::chat},
       {.path = "/v1/completions", .allow = kWrite, .plan = &GenerationPlanner::completion},
@@ -95,7 +111,9 @@ Api::Api(Options options, engine::Engine& engine, const text::Tokenizer& tokeniz
                    .count()),
       metrics_({.model_name = options_.model.names.front(),
                 .version = options_.version,
-                .kernels = options_.kernels}),
+                .kernels = options_.kernels,
+                .page_size = engine.model_info().page_size,
+                .load_seconds = options_.load_seconds}),
       planner_(options_.model, options_.version, tokenizer_, metrics_),
       unparsed_(options_.max_unparsed_requests) {
   for (int32_t i = 0; i < options_.num_parser_threads; ++i) {
@@ -114,9 +132,7 @@ HttpHandlers Api::handlers() {
       .handle = [this](HttpRequest request,
                        Exchange exchange) { handle(std::move(request), std::move(exchange)); },
       .fault = [this](int status, std::string_view text) { return fault_response(status, text); },
-      .on_response = [this](const HttpRequest* request,
-                            int status,
-                            Duration elapsed) { on_response(request, status, elapsed); }};
+      .on_response = [this](const HttpOutcome& outcome) { on_response(outcome); }};
 }
 
 void Api::attach(HttpServer& server) {
@@ -141,11 +157,19 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
   return route->adapt_error(*std::move(refusal), head.id);
 }
 
+// With an admin port, admin routes are there and nowhere else; completions are not.
+bool Api::is_served_on(Listener listener, const Route& route) const {
+  if (listener == Listener::kAdmin) return route.plan == nullptr;
+  return route.access != Access::kAdmin || server_->admin_port() == 0;
+}
+
 std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
   const Route* route = find_route(head.path);
-  const Access access = route == nullptr ? Access::kUser : route->access;
+  Access access = route == nullptr ? Access::kUser : route->access;
+  if (head.listener == Listener::kAdmin && access == Access::kUser) access = Access::kAdmin;
   if (auto refusal = options_.access.refusal(head, access)) return refusal;
   if (head.method == "OPTIONS" && head.target == "*") return std::nullopt;
+  if (route != nullptr && !is_served_on(head.listener, *route)) route = nullptr;
   if (route == nullptr) {
     return error_response(
         404,
@@ -207,23 +231,22 @@ HttpResponse Api::fault_response(int status, std::string_view text) {
   return response;
 }
 
-void Api::on_response(const HttpRequest* request, int status, Duration elapsed) {
+void Api::on_response(const HttpOutcome& outcome) {
+  const HttpRequest* request = outcome.request;
   const Route* route = request == nullptr ? nullptr : find_route(request->path);
-  metrics_.on_response(route == nullptr ? "other" : route->path, status);
+  metrics_.on_response(route == nullptr ? "other" : route->path, outcome.status);
   if (request == nullptr) return;
   live_.remove_ended(request->id);
-  const bool is_generation = route != nullptr && route->plan != nullptr;
-  if (is_generation && status == 200) {
+  if (!outcome.note.empty() && outcome.status == 200) {
     constexpr double kWeight = 0.1;
-    mean_generation_seconds_ += kWeight * (to_seconds(elapsed) - mean_generation_seconds_);
+    mean_generation_seconds_ += kWeight * (to_seconds(outcome.elapsed) - mean_generation_seconds_);
   }
-  constexpr auto kLine = "{} {} {} {} {:.1f} ms";
-  const double milliseconds = to_seconds(elapsed) * 1e3;
-  if (is_generation || status >= 400) {
-    log_info(kLine, request->id, request->method, request->path, status, milliseconds);
-  } else {
-    log_debug(kLine, request->id, request->method, request->path, status, milliseconds);
-  }
+  if (options_.request_log == nullptr) return;
+  options_.request_log->write({.request = *request,
+                               .owner = options_.access.owner_of(*request),
+                               .status = outcome.status,
+                               .elapsed = outcome.elapsed,
+                               .work = outcome.note});
 }
 
 // The time until those before would be done, from what requests took lately.
@@ -253,10 +276,20 @@ HttpResponse Api::version(const HttpRequest&) {
   return json_response(json::make_object({{"version", options_.version}}));
 }
 
-HttpResponse Api::expose_metrics(const HttpRequest&) {
+HttpResponse Api::expose_metrics(const HttpRequest& request) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_.expose(engine_.stats(), server_->num_connections());
+  response.body = metrics_.expose(
+      engine_.stats(),
+      {.num_connections = server_->num_connections(),
+       .num_buffered_body_bytes = static_cast<int64_t>(server_->num_buffered_body_bytes()),
+       .stalled_seconds = options_.stalled_seconds ? options_.stalled_seconds() : 0.0});
+  const std::string* accept = request.header("accept");
+  const bool wants_open_metrics =
+      accept != nullptr && accept->find("application/openmetrics-text") != std::string::npos;
+  if (!wants_open_metrics) return response;
+  response.content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+  response.body = to_open_metrics(response.body);
   return response;
 }
 
@@ -330,6 +363,10 @@ Result<GenerationPlan> Api::make_plan(const HttpRequest& request, Planner planne
   TRY_ASSIGN(const std::optional<TimePoint> deadline, deadline_of(request));
   TRY_ASSIGN(GenerationPlan plan, (planner_.*planner)(request));
   plan.deadline = deadline;
+  // The engine shares the machine and cached prefixes by owner.
+  const bool has_owner = request.owner != KeyId{};
+  const std::string owner = has_owner ? fmt::format("{:016x}", request.owner.value) : "";
+  for (engine::Request& sequence : plan.sequences) sequence.owner = owner;
   return plan;
 }
 

@@ -22,6 +22,7 @@
 #include "server/live_requests.h"
 #include "server/metrics.h"
 #include "server/recent_requests.h"
+#include "server/request_log.h"
 #include "text/tokenizer.h"
 
 namespace nibble::server {
@@ -37,6 +38,9 @@ class Api final {
     int32_t num_parser_threads = 1;
     size_t max_unparsed_requests = 512;
     std::vector<KernelSelection> kernels;
+    double load_seconds = 0;
+    RequestLog* request_log = nullptr;        // outlives it; null: none
+    std::function<double()> stalled_seconds;  // of the engine; empty: not watched
   };
 
   // Engine and tokenizer must outlive it.
@@ -56,10 +60,11 @@ class Api final {
   static const Route* find_route(std::string_view path);
 
   std::optional<HttpResponse> check_head(const HttpRequest& head);
+  bool is_served_on(Listener listener, const Route& route) const;
   std::optional<HttpResponse> head_refusal(const HttpRequest& head) const;
   void handle(HttpRequest request, Exchange exchange);
   HttpResponse fault_response(int status, std::string_view text);
-  void on_response(const HttpRequest* request, int status, Duration elapsed);
+  void on_response(const HttpOutcome& outcome);
 
   HttpResponse health(const HttpRequest& request);
   HttpResponse ready(const HttpRequest& request);
@@ -67,6 +72,14 @@ class Api final {
   HttpResponse expose_metrics(const HttpRequest& request);
   HttpResponse status_page(const HttpRequest& request);
   HttpResponse status(const HttpRequest& request);
+  HttpResponse server_info(const HttpRequest& request);
+  HttpResponse model_info(const HttpRequest& request);
+  HttpResponse load_report(const HttpRequest& request);
+  HttpResponse flush_cache(const HttpRequest& request);
+  HttpResponse abort_requests(const HttpRequest& request);
+  HttpResponse tokenize_text(const HttpRequest& request);
+  HttpResponse detokenize_text(const HttpRequest& request);
+
   HttpResponse list_models(const HttpRequest& request);
   HttpResponse show_model(const HttpRequest& request);
   json::Object model_object(const std::string& name) const;

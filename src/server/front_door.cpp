@@ -42,8 +42,8 @@ HttpHandlers FrontDoor::handlers() {
                     status, {Errc::kInvalidArgument, std::string(text), "http_error", {}});
               },
           .on_response =
-              [this](const HttpRequest* request, int status, Duration elapsed) {
-                if (api() != nullptr) api()->on_response(request, status, elapsed);
+              [this](const HttpOutcome& outcome) {
+                if (api() != nullptr) api()->on_response(outcome);
               }};
 }
 

@@ -1,5 +1,6 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -119,7 +120,9 @@ Generation::Generation(GenerationContext& context,
       plan_(std::move(plan)),
       exchange_(std::move(exchange)),
       received_at_(received_at),
-      last_output_(plan_.sequences.size()) {}
+      last_output_(plan_.sequences.size()),
+      record_{.stream = plan_.stream, .num_choices = static_cast<int32_t>(plan_.sequences.size())},
+      crash_scope_(exchange_.request_id()) {}
 
 Result<void> Generation::submit_all() {
   const auto mailbox = std::make_shared<Mailbox>(weak_from_this(), context_.io);
@@ -157,7 +160,9 @@ void Generation::observe(int32_t sequence, const engine::Output& output) {
     if (last) {
       context_.metrics.on_token_gap(to_seconds(now - *last));
     } else {
-      context_.metrics.on_first_token(to_seconds(now - received_at_));
+      const double seconds = to_seconds(now - received_at_);
+      context_.metrics.on_first_token(seconds);
+      record_.first_token_seconds = std::max(record_.first_token_seconds, seconds);
     }
     last = now;
   }
@@ -174,10 +179,17 @@ void Generation::record_finish(const engine::Finish& finish, TimePoint now) {
                        .prefill_seconds = finish.prefill_seconds,
                        .decode_seconds = finish.decode_seconds,
                        .total_seconds = total_seconds});
+  record_.add(finish);
+}
+
+void Generation::note_end(std::string_view end) {
+  record_.end = end;
+  exchange_.set_note(to_json_members(record_));
 }
 
 void Generation::finish() {
   is_over_ = true;
+  note_end(record_.is_cut ? "length" : "stop");
   if (!plan_.stream) {
     HttpResponse response =
         json_response(visit_reply([](const auto& reply) { return reply.body(); }));
@@ -193,6 +205,7 @@ void Generation::finish() {
 void Generation::fail(const Error& error) {
   is_over_ = true;
   cancel_all();
+  note_end(error.reason.empty() ? errc_name(error.code) : error.reason);
   const int status = http_status(error);
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
   const bool has_begun = plan_.stream && ids_.size() == plan_.sequences.size();
@@ -218,6 +231,7 @@ void Generation::abandon(Gone why) {
   context_.recent.add({.ended_at = now,
                        .outcome = cause_name(why),
                        .total_seconds = to_seconds(now - received_at_)});
+  note_end(cause_name(why));
   cancel_all();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crash_report.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "server/anthropic_reply.h"
@@ -20,6 +21,7 @@
 #include "server/http_server.h"
 #include "server/metrics.h"
 #include "server/recent_requests.h"
+#include "server/request_record.h"
 
 namespace nibble::server {
 
@@ -76,6 +78,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   void fail(const Error& error);
   void abandon(Gone why);
   void expire();
+  void note_end(std::string_view end);
   void cancel_all();
   template <class Visitor>
   decltype(auto) visit_reply(Visitor&& visitor) {
@@ -88,7 +91,9 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   const TimePoint received_at_;
   std::vector<std::string> ids_;                       // of the submitted sequences
   std::vector<std::optional<TimePoint>> last_output_;  // per sequence
-  std::string events_;                                 // of one delivery; kept for its capacity
+  RequestRecord record_;
+  const CrashScope crash_scope_;
+  std::string events_;  // of one delivery; kept for its capacity
   bool is_over_ = false;
 };
 

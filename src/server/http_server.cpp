@@ -96,6 +96,7 @@ class Exchange::Impl final {
   Connection* connection;  // null once the exchange has ended
   const std::string request_id;
   std::function<void(Gone)> on_gone;
+  std::string note;
 };
 
 namespace {
@@ -369,10 +370,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     deadline_timer_.cancel();
     exchange_->connection = nullptr;
     exchange_->on_gone = nullptr;
+    const std::string note = std::move(exchange_->note);
     exchange_.reset();
     is_streaming_ = false;
     const Duration elapsed = std::chrono::steady_clock::now() - head_.received_at;
-    context_.handlers().on_response(head_.method.empty() ? nullptr : &head_, status, elapsed);
+    context_.handlers().on_response({.request = head_.method.empty() ? nullptr : &head_,
+                                     .status = status,
+                                     .elapsed = elapsed,
+                                     .note = note});
   }
 
   void flush() {
@@ -600,6 +605,7 @@ void Exchange::write(std::string_view bytes) {
 void Exchange::finish_stream() {
   if (is_open()) impl_->connection->finish_stream();
 }
+void Exchange::set_note(std::string note) { impl_->note = std::move(note); }
 void Exchange::at_deadline(TimePoint deadline, std::function<void()> callback) {
   if (is_open()) impl_->connection->watch_deadline(deadline, std::move(callback));
 }

@@ -86,11 +86,21 @@ class Exchange final {
   // once if the client has left already. Set it before costly work: only then does a half-closed
   // connection count as left.
   void on_gone(std::function<void(Gone)> callback);
+  // For HttpOutcome. Before the response is complete, or from on_gone's callback.
+  void set_note(std::string note);
   // Calls back when the exchange is still open at `deadline`. One per exchange.
   void at_deadline(TimePoint deadline, std::function<void()> callback);
 
  private:
   std::shared_ptr<Impl> impl_;  // shared with the connection, which may die first
+};
+
+// A response that has been handed over, or a client that left before.
+struct HttpOutcome {
+  const HttpRequest* request = nullptr;  // without its body; null for a fault before its head
+  int status = 0;
+  Duration elapsed{};
+  std::string_view note;  // what set_note() said
 };
 
 struct HttpHandlers {
@@ -100,8 +110,8 @@ struct HttpHandlers {
   std::function<void(HttpRequest, Exchange)> handle;
   // A response for a fault of the transport (status and text), e.g. 413.
   std::function<HttpResponse(int, std::string_view)> fault;
-  // After each response, also of faults (their request is nullptr): for logs and counters.
-  std::function<void(const HttpRequest*, int status, Duration)> on_response;
+  // After each response: for logs and counters.
+  std::function<void(const HttpOutcome&)> on_response;
 };
 
 class HttpServer final {

@@ -51,9 +51,7 @@ class HttpServerTest : public ::testing::Test {
     handlers.fault = [](int status, std::string_view text) {
       return HttpResponse{.status = status, .body = std::string(text)};
     };
-    handlers.on_response = [this](const HttpRequest*, int status, Duration) {
-      last_status_.set(status);
-    };
+    handlers.on_response = [this](const HttpOutcome& outcome) { last_status_.set(outcome.status); };
     auto server = HttpServer::listen(config, std::move(handlers));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/server_testing.h"
@@ -381,8 +382,10 @@ TEST_F(MalformedRequests, BrokenHttp) {
 }
 
 TEST(SlowRequests, AreCutOff) {
-  TestServer server({.config = {.http = {.header_timeout = std::chrono::milliseconds(30),
-                                         .body_timeout = std::chrono::milliseconds(30)}}});
+  TestServer::Options options;
+  options.config.http.header_timeout = std::chrono::milliseconds(30);
+  options.config.http.body_timeout = std::chrono::milliseconds(30);
+  TestServer server(std::move(options));
   TestClient header(server.port());
   header.send("POST /v1/chat/completions HT");
   EXPECT_EQ(header.read_response().status, 408);

@@ -7,6 +7,10 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "base/clock.h"
 
 namespace nibble::server {
 namespace {
@@ -33,6 +37,64 @@ void advance_to(Counter& counter, int64_t total) {
   counter.Increment(std::max(0.0, static_cast<double>(total) - counter.Value()));
 }
 
+Labels with(Labels labels, const std::string& name, const std::string& value) {
+  labels[name] = value;
+  return labels;
+}
+
+// The largest value of the last one to two minutes: a gauge that scrapes of any interval see.
+// Safe to use from any thread.
+class RecentMaximum final {
+ public:
+  void observe(double value) {
+    const std::lock_guard lock(mutex_);
+    turn();
+    current_ = std::max(current_, value);
+  }
+  double value() {
+    const std::lock_guard lock(mutex_);
+    turn();
+    return std::max(current_, previous_);
+  }
+
+ private:
+  void turn() {
+    constexpr Duration kWindow = std::chrono::minutes(1);
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (now - begin_ < kWindow) return;
+    previous_ = now - begin_ < 2 * kWindow ? current_ : 0;
+    current_ = 0;
+    begin_ = now;
+  }
+
+  std::mutex mutex_;
+  TimePoint begin_ = std::chrono::steady_clock::now();
+  double current_ = 0;
+  double previous_ = 0;
+};
+
+// Units per second between two readings of a total.
+class Rate final {
+ public:
+  // Readings within a second repeat the last rate.
+  double update(int64_t total) {
+    const std::lock_guard lock(mutex_);
+    const TimePoint now = std::chrono::steady_clock::now();
+    const double seconds = to_seconds(now - read_at_);
+    if (seconds < 1) return rate_;
+    rate_ = static_cast<double>(total - total_) / seconds;
+    total_ = total;
+    read_at_ = now;
+    return rate_;
+  }
+
+ private:
+  std::mutex mutex_;
+  TimePoint read_at_ = std::chrono::steady_clock::now();
+  int64_t total_ = 0;
+  double rate_ = 0;
+};
+
 }  // namespace
 
 const char* finish_reason_name(engine::FinishReason reason) {
@@ -51,7 +113,10 @@ const char* finish_reason_name(engine::FinishReason reason) {
 
 class Metrics::Impl final {
  public:
-  explicit Impl(const Options& options) : model_{{"model_name", options.model_name}} {
+  explicit Impl(const Options& options)
+      : model_{{"model_name", options.model_name}}, page_size_(options.page_size) {
+    gauge("sglang:weight_load_duration_seconds", "Time to load the model.")
+        .Set(options.load_seconds);
     auto& build = gauge_family("nibble_build_info", "The running version.");
     build.Add({{"version", options.version}}).Set(1);
     auto& kernels = gauge_family("nibble_kernel_info", "Kernel per kind of layer, and why.");
@@ -72,7 +137,10 @@ class Metrics::Impl final {
     twins.vllm.Observe(seconds);
   }
   void on_first_token(double seconds) { observe(first_token_, seconds); }
-  void on_token_gap(double seconds) { observe(token_gap_, seconds); }
+  void on_token_gap(double seconds) {
+    observe(token_gap_, seconds);
+    recent_gap_.observe(seconds);
+  }
 
   void on_finish(const engine::Finish& finish, double seconds) {
     Labels labels = model_;
@@ -84,6 +152,8 @@ class Metrics::Impl final {
     observe(queue_, finish.queue_seconds);
     prefill_.Observe(finish.prefill_seconds);
     decode_.Observe(finish.decode_seconds);
+    const int32_t num_gaps = finish.usage.completion_tokens - 1;
+    if (num_gaps > 0) observe(token_time_, finish.decode_seconds / num_gaps);
   }
 
   void on_aborted(std::string_view cause) {
@@ -95,18 +165,18 @@ class Metrics::Impl final {
   }
   void on_unknown_fields(int64_t count) { unknown_fields_.Increment(static_cast<double>(count)); }
 
-  std::string expose(const engine::EngineStats& stats, int32_t num_connections) {
-    set(running_, stats.num_running);
-    set(waiting_, stats.num_queued);
-    const double usage = stats.num_pages_total > 0
-                             ? static_cast<double>(stats.num_pages_used) / stats.num_pages_total
-                             : 0.0;
-    set(kv_usage_, usage);
-    connections_.Set(num_connections);
-    advance_to(prompt_tokens_.sglang, stats.prompt_tokens_total);
-    advance_to(prompt_tokens_.vllm, stats.prompt_tokens_total);
-    advance_to(generation_tokens_.sglang, stats.generation_tokens_total);
-    advance_to(generation_tokens_.vllm, stats.generation_tokens_total);
+  std::string expose(const engine::EngineStats& stats, const Now& now) {
+    expose_load(stats);
+    expose_cache(stats);
+    advance_both(prompt_tokens_, stats.prompt_tokens_total);
+    advance_both(generation_tokens_, stats.generation_tokens_total);
+    advance_both(preemptions_, stats.preemptions_total);
+    throughput_.Set(rate_.update(stats.generation_tokens_total));
+    advance_to(steps_, stats.steps_total);
+    longest_gap_.Set(recent_gap_.value());
+    connections_.Set(now.num_connections);
+    body_bytes_.Set(static_cast<double>(now.num_buffered_body_bytes));
+    stalled_.Set(now.stalled_seconds);
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 
@@ -114,6 +184,36 @@ class Metrics::Impl final {
   static void set(Twins<Gauge>& twins, double value) {
     twins.sglang.Set(value);
     twins.vllm.Set(value);
+  }
+
+  static void advance_both(Twins<Counter>& twins, int64_t total) {
+    advance_to(twins.sglang, total);
+    advance_to(twins.vllm, total);
+  }
+
+  void expose_load(const engine::EngineStats& stats) {
+    set(running_, stats.num_running);
+    set(waiting_, stats.num_queued);
+    const double num_pages = std::max(stats.num_pages_total, 1);
+    set(kv_usage_, stats.num_pages_used / num_pages);
+    const auto tokens = [this](int32_t pages) { return 1.0 * page_size_ * pages; };
+    used_tokens_.Set(tokens(stats.num_pages_used));
+    kv_used_tokens_.Set(tokens(stats.num_pages_used - stats.num_pages_cached));
+    kv_evictable_tokens_.Set(tokens(stats.num_pages_cached));
+    kv_available_tokens_.Set(tokens(stats.num_pages_total - stats.num_pages_used));
+  }
+
+  void expose_cache(const engine::EngineStats& stats) {
+    const auto num_queried = static_cast<double>(stats.prefix_query_tokens_total);
+    const auto num_hit = static_cast<double>(stats.prefix_hit_tokens_total);
+    hit_rate_.Set(num_queried > 0 ? num_hit / num_queried : 0.0);
+    advance_both(cached_tokens_, stats.prefix_hit_tokens_total);
+    advance_to(prefix_queries_, stats.prefix_query_tokens_total);
+    advance_to(pages_evicted_, stats.pages_evicted_total);
+    advance_to(snapshots_evicted_, stats.snapshots_evicted_total);
+    advance_to(tier_pages_, stats.tier_hit_pages_total);
+    tier_bytes_.Set(static_cast<double>(stats.tier_bytes));
+    snapshots_used_.Set(stats.num_snapshots_used);
   }
 
   prometheus::Family<Counter>& counter_family(const char* name, const char* help) {
@@ -135,6 +235,9 @@ class Metrics::Impl final {
 
   prometheus::Registry registry_;
   const Labels model_;
+  const int32_t page_size_;
+  RecentMaximum recent_gap_;
+  Rate rate_;
 
   Twins<Gauge> running_ = {gauge("sglang:num_running_reqs", "Requests being computed."),
                            gauge("vllm:num_requests_running", "Requests being computed.")};
@@ -148,6 +251,28 @@ class Metrics::Impl final {
   Twins<Counter> generation_tokens_ = {
       counter("sglang:generation_tokens_total", "Tokens generated."),
       counter("vllm:generation_tokens_total", "Tokens generated.")};
+  Twins<Counter> preemptions_ = {
+      counter("sglang:num_retracted_requests_total", "Requests that gave their memory back."),
+      counter("vllm:num_preemptions_total", "Requests that gave their memory back.")};
+  Twins<Counter> cached_tokens_ = {
+      counter_family("sglang:cached_tokens_total", "Prompt tokens from the prefix cache.")
+          .Add(with(model_, "cache_source", "device")),
+      counter("vllm:prefix_cache_hits_total", "Prompt tokens from the prefix cache.")};
+  Counter& prefix_queries_ =
+      counter("vllm:prefix_cache_queries_total", "Prompt tokens of started requests.");
+  Gauge& hit_rate_ = gauge("sglang:cache_hit_rate", "Share of prompt tokens from the cache.");
+  Gauge& throughput_ = gauge("sglang:gen_throughput", "Tokens per second since the last scrape.");
+  Gauge& used_tokens_ = gauge("sglang:num_used_tokens", "Tokens of KV memory in use.");
+  Gauge& kv_used_tokens_ = gauge("sglang:kv_used_tokens", "Held by requests.");
+  Gauge& kv_evictable_tokens_ =
+      gauge("sglang:kv_evictable_tokens", "Held by the prefix cache alone.");
+  Gauge& kv_available_tokens_ = gauge("sglang:kv_available_tokens", "Free.");
+  Twins<Histogram> token_time_ = {histogram("sglang:time_per_output_token_seconds",
+                                            "Mean time per token after the first, of a sequence.",
+                                            kTokenSeconds),
+                                  histogram("vllm:request_time_per_output_token_seconds",
+                                            "Mean time per token after the first, of a sequence.",
+                                            kTokenSeconds)};
   Twins<Histogram> first_token_ = {
       histogram("sglang:time_to_first_token_seconds", "Arrival to first token.", kRequestSeconds),
       histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", kRequestSeconds)};
@@ -180,6 +305,21 @@ class Metrics::Impl final {
   Counter& unknown_fields_ =
       counter("nibble_unknown_request_fields_total", "Request fields that were ignored.");
   Gauge& connections_ = gauge("nibble_connections", "Open client connections.");
+  Gauge& body_bytes_ =
+      gauge("nibble_buffered_body_bytes", "Bytes of request bodies that are not yet parsed.");
+  Counter& steps_ = counter("nibble_steps_total", "Steps of the engine.");
+  Gauge& stalled_ =
+      gauge("nibble_stalled_seconds", "Since the last step, while there was work to do.");
+  Gauge& longest_gap_ = gauge("nibble_longest_token_gap_seconds",
+                              "Longest time between outputs of a sequence in the last minutes.");
+  Counter& pages_evicted_ =
+      counter("nibble_pages_evicted_total", "Pages that left the prefix cache.");
+  Counter& snapshots_evicted_ =
+      counter("nibble_snapshots_evicted_total", "Resume points that left the prefix cache.");
+  Gauge& snapshots_used_ = gauge("nibble_snapshots_used", "Resume points in the prefix cache.");
+  Counter& tier_pages_ =
+      counter("nibble_tier_hit_pages_total", "Pages brought back from host memory or disk.");
+  Gauge& tier_bytes_ = gauge("nibble_tier_bytes", "Bytes in host memory or on disk.");
 };
 
 Metrics::Metrics(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -194,8 +334,8 @@ void Metrics::on_finish(const engine::Finish& finish, double seconds) {
 void Metrics::on_aborted(std::string_view cause) { impl_->on_aborted(cause); }
 void Metrics::on_rejected(std::string_view reason) { impl_->on_rejected(reason); }
 void Metrics::on_unknown_fields(int64_t count) { impl_->on_unknown_fields(count); }
-std::string Metrics::expose(const engine::EngineStats& stats, int32_t num_connections) {
-  return impl_->expose(stats, num_connections);
+std::string Metrics::expose(const engine::EngineStats& stats, const Now& now) {
+  return impl_->expose(stats, now);
 }
 
 }  // namespace nibble::server

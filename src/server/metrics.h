@@ -30,6 +30,14 @@ class Metrics final {
     std::string model_name;
     std::string version;
     std::vector<KernelSelection> kernels;
+    int32_t page_size = 0;  // tokens
+    double load_seconds = 0;
+  };
+  // What is only known at the moment of asking.
+  struct Now {
+    int32_t num_connections = 0;
+    int64_t num_buffered_body_bytes = 0;
+    double stalled_seconds = 0;
   };
   explicit Metrics(const Options& options);
   ~Metrics();
@@ -38,13 +46,14 @@ class Metrics final {
   void on_first_token(double seconds_since_arrival);
   void on_token_gap(double seconds);
   void on_finish(const engine::Finish& finish, double seconds_since_arrival);
-  // `cause`: "disconnect", "slow_reader" or "shutdown".
+  // `cause`: "disconnect", "slow_reader", "shutdown", "deadline" or "abort".
   void on_aborted(std::string_view cause);
   // `reason`: the error code that the client saw.
   void on_rejected(std::string_view reason);
   void on_unknown_fields(int64_t count);
 
-  std::string expose(const engine::EngineStats& stats, int32_t num_connections);
+  // Prometheus text format 0.0.4.
+  std::string expose(const engine::EngineStats& stats, const Now& now);
 
  private:
   class Impl;

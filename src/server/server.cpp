@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -65,6 +67,7 @@ class Server::Impl final {
 
   Result<void> listen() {
     raise_descriptor_limit(config_.http.max_connections);
+    TRY_ASSIGN(request_log_, RequestLog::open(config_.request_log));
     TRY_ASSIGN(http_, HttpServer::listen(config_.http, front_door_.handlers()));
     return {};
   }
@@ -77,6 +80,7 @@ class Server::Impl final {
     CHECK(api_ == nullptr) << "a server has one model";
     CHECK(!model.served_names.empty()) << "a model needs a name";
     engine_ = &engine;
+    watch_engine();
     api_ = std::make_unique<Api>(api_options(model), engine, tokenizer);
     api_->attach(*http_);
     if (config_.http.limits.body_bytes == 0) {
@@ -112,7 +116,21 @@ class Server::Impl final {
   }
 
  private:
-  Api::Options api_options(const ModelConfig& model) const {
+  void watch_engine() {
+    watchdog_.emplace(
+        Watchdog::Options{.limits = config_.stall_limits, .dump_dir = config_.dump_dir},
+        Watchdog::Engine{.progress =
+                             [this] {
+                               const engine::EngineStats stats = engine_->stats();
+                               return EngineProgress{
+                                   .num_steps = stats.steps_total,
+                                   .has_work = stats.num_running + stats.num_queued > 0};
+                             },
+                         .state = [this] { return engine_->dump_state(); },
+                         .give_up = [] { std::abort(); }});
+  }
+
+  Api::Options api_options(const ModelConfig& model) {
     return {.model = {.names = model.served_names,
                       .vocab_size = engine_->model_info().vocab_size,
                       .max_context = engine_->max_context(),
@@ -125,7 +143,10 @@ class Server::Impl final {
             .heartbeat_interval = config_.ping_interval,
             .request_timeout = config_.request_timeout,
             .max_unparsed_requests = static_cast<size_t>(config_.http.max_connections),
-            .kernels = model.kernels};
+            .kernels = model.kernels,
+            .load_seconds = model.load_seconds,
+            .request_log = &*request_log_,
+            .stalled_seconds = [this] { return watchdog_->stalled_seconds(); }};
   }
 
   const ServerConfig config_;
@@ -136,6 +157,8 @@ class Server::Impl final {
   std::condition_variable shutdown_;
   bool is_shutdown_requested_ = false;
 
+  std::optional<RequestLog> request_log_;
+  std::optional<Watchdog> watchdog_;
   FrontDoor front_door_;
   std::unique_ptr<Api> api_;
   std::unique_ptr<HttpServer> http_;  // stops before the API goes

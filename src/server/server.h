@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "server/watchdog.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -25,6 +26,7 @@ namespace nibble::server {
 struct ModelConfig {
   std::vector<std::string> served_names;  // at least one; the first is the model's id
   std::vector<KernelSelection> kernels;   // for /metrics
+  double load_seconds = 0;
 
   // Where requests say nothing: the checkpoint's generation_config and the operator's flags.
   engine::SamplingParams default_sampling;
@@ -41,6 +43,10 @@ struct ServerConfig {
   std::optional<Path> admin_key_file;
   std::vector<std::string> allowed_hosts;  // further Host names of a keyless server
   std::string version;
+  std::optional<Path> request_log;  // one line of JSON per request; without it, among the log
+  // Of an engine that makes no step although it has work. The process ends after the second limit.
+  StallDetector::Limits stall_limits;
+  Path dump_dir = "/tmp";  // for its state
 
   Duration ping_interval = std::chrono::seconds(15);     // of silent streams
   Duration request_timeout = Duration::zero();           // of completions, in all; 0: none

@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
+#include <utility>
 
 #include "server/server_testing.h"
 
@@ -18,21 +16,6 @@ using ::testing::HasSubstr;
 std::string code_of(const TestResponse& response) {
   return text_at(json::parse(response.body).value(), "error.code");
 }
-
-// A key file that lives as long as the object.
-class KeyFile final {
- public:
-  KeyFile(std::string_view name, std::string_view keys)
-      : path_(Path(::testing::TempDir()) / fmt::format("nibble_{}.{}", name, ::getpid())) {
-    std::ofstream(path_) << keys;
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
-  }
-  ~KeyFile() { std::filesystem::remove(path_); }
-  const Path& path() const { return path_; }
-
- private:
-  Path path_;
-};
 
 std::string bearer(std::string_view key) {
   return fmt::format("Authorization: Bearer {}\r\n", key);
@@ -110,7 +93,9 @@ TEST(Deadline, MustBeANumberOfMilliseconds) {
 }
 
 TEST(BodyBudget, RefusesBodiesBeyondWhatTheServerHolds) {
-  TestServer server({.config = {.http = {.max_buffered_body_bytes = 5000}}});
+  TestServer::Options options;
+  options.config.http.max_buffered_body_bytes = 5000;
+  TestServer server(std::move(options));
   TestClient slow(server.port());
   const std::string body = chat_body() + std::string(4000, ' ');
   const std::string request = post_request("/v1/chat/completions", body);

@@ -1,9 +1,12 @@
 #include "server/server_testing.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/check.h"
@@ -63,6 +66,15 @@ std::vector<json::Value> parse_events(std::string_view body) {
   }
   return events;
 }
+
+KeyFile::KeyFile(std::string_view name, std::string_view keys)
+    : path_(std::filesystem::temp_directory_path() /
+            fmt::format("nibble_{}.{}", name, ::getpid())) {
+  std::ofstream(path_) << keys;
+  std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+}
+
+KeyFile::~KeyFile() { std::filesystem::remove(path_); }
 
 TestServer::TestServer(Options options) {
   auto runner =

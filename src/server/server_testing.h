@@ -32,6 +32,19 @@ int64_t integer_at(const json::Value& value, std::string_view path);
 // The JSON payloads of `data:` events, in order, without [DONE].
 std::vector<json::Value> parse_events(std::string_view body);
 
+// A file of API keys, one a line, that lives as long as the object.
+class KeyFile final {
+ public:
+  KeyFile(std::string_view name, std::string_view keys);
+  ~KeyFile();
+  KeyFile(const KeyFile&) = delete;
+  KeyFile& operator=(const KeyFile&) = delete;
+  const Path& path() const { return path_; }
+
+ private:
+  Path path_;
+};
+
 class TestServer final {
  public:
   struct Options {
