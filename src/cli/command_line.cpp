@@ -13,6 +13,7 @@
 
 #include "cli/bench_flags.h"
 #include "cli/exit_codes.h"
+#include "cli/peer_flags.h"
 #include "cli/version.h"
 
 namespace nibble::cli {
@@ -348,6 +349,17 @@ void add_network(CLI::App& app, ServeFlags& flags) {
   app.add_option("--api-key-file", flags.api_key_file, "File of accepted keys, one per line")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--admin-port", flags.admin_port, "A port of their own for admin routes")
+      ->check(range(0, 65'535))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--admin-host", flags.admin_host, "Address of the admin port")
+      ->type_name("ADDRESS")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--admin-api-key-file", flags.admin_api_key_file, "File of keys for admin routes")
+      ->type_name("FILE")
+      ->group(group);
   app.add_option("--allowed-host", flags.allowed_hosts, "Further Host name of a keyless server")
       ->check(not_empty())
       ->type_name("NAME")
@@ -361,6 +373,20 @@ void add_network(CLI::App& app, ServeFlags& flags) {
       ->group(group);
   app.add_option("--max-connections", flags.max_connections, "Connections at a time")
       ->check(range(1, 65'536))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--body-memory-mb",
+                 flags.body_memory_megabytes,
+                 "10^6 bytes of request bodies at a time before 429")
+      ->check(range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--request-timeout",
+                 flags.request_timeout_seconds,
+                 "Seconds that a completion may take in all; 0: any time")
+      ->check(range(0, 86'400))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -398,12 +424,41 @@ void add_scheduling(CLI::App& app, ServeFlags& flags) {
       ->group(group);
 }
 
+void add_observation(CLI::App& app, ServeFlags& flags) {
+  const char* group = "Observation";
+  app.add_option("--request-log", flags.request_log, "One line of JSON per request into a file")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--soft-watchdog-timeout",
+                 flags.soft_watchdog_seconds,
+                 "Seconds without a step before the engine's state is written down; 0: never")
+      ->check(range(0, 86'400))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--watchdog-timeout",
+                 flags.watchdog_seconds,
+                 "Seconds without a step before the process ends; 0: never")
+      ->check(range(0, 86'400))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--crash-dump-folder",
+                 flags.crash_dump_dir,
+                 "Where reports of crashes and stalls go; default: the temporary directory")
+      ->check(CLI::ExistingDirectory.description(""))
+      ->type_name("DIR")
+      ->group(group);
+}
+
 void add_serve(CLI::App& root, ServeFlags& flags) {
   CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
   add_model(app, flags.model);
   add_context(app, flags.model);
   add_network(app, flags);
   add_scheduling(app, flags);
+  add_observation(app, flags);
+  app.footer(peer_flags_help() + "\n--log-level and --config: see nibble --help");
   const char* group = "Where requests say nothing";
   app.add_option("--temperature", flags.temperature, "Default: generation_config.json")
       ->check(number_within(0, 100))
@@ -625,6 +680,12 @@ void add_kernels(CLI::App& root, KernelsFlags& flags) {
   app.add_flag("--markdown", flags.markdown, "As docs/kernel-table.md");
 }
 
+void add_peer_flags(CLI::App& root, PeerFlagsFlags& flags) {
+  CLI::App& app =
+      *root.add_subcommand("flags", "List the flags of SGLang and vLLM that serve understands");
+  app.add_flag("--markdown", flags.markdown, "As docs/serve-flags.md");
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -652,6 +713,7 @@ struct AllFlags {
   PlanFlags plan;
   KernelsFlags kernels;
   BenchFlags bench;
+  PeerFlagsFlags peer_flags;
   DemoFlags demo;
 };
 
@@ -668,8 +730,33 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("plan")) return flags.plan;
   if (app.got_subcommand("kernels")) return flags.kernels;
   if (app.got_subcommand("bench")) return flags.bench.serve;
+  if (app.got_subcommand("flags")) return flags.peer_flags;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
+}
+
+// The index of the subcommand, or the number of arguments.
+size_t find_command(const std::vector<std::string>& arguments) {
+  size_t i = 1;
+  while (i < arguments.size() && arguments[i].starts_with('-')) {
+    const bool takes_value = arguments[i] == "--log-level" || arguments[i] == "--config";
+    i += takes_value ? 2 : 1;
+  }
+  return std::min(i, arguments.size());
+}
+
+// Arguments of `serve` may be in the spelling of other servers.
+Result<TranslatedArguments> in_our_spelling(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  const size_t command = find_command(arguments);
+  if (command == arguments.size() || arguments[command] != "serve") {
+    return TranslatedArguments{.arguments = std::move(arguments)};
+  }
+  const auto first = arguments.begin() + static_cast<ptrdiff_t>(command) + 1;
+  const std::vector<std::string> own(first, arguments.end());
+  TRY_ASSIGN(TranslatedArguments result, translate_peer_flags(own));
+  result.arguments.insert(result.arguments.begin(), arguments.begin(), first);
+  return result;
 }
 
 Error usage_error(std::string_view fault) {
@@ -689,6 +776,8 @@ Error config_error(std::string_view fault) {
 Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   CommandLine result;
   AllFlags flags;
+  TRY_ASSIGN(const TranslatedArguments given, in_our_spelling(argc, argv));
+  flags.serve.notes = given.notes;
   CLI::App app("Nibble, a serving engine for DeepSeek-V4.", "nibble");
   app.require_subcommand(1);
   app.fallthrough();
@@ -719,11 +808,14 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_plan(app, flags.plan);
   add_kernels(app, flags.kernels);
   add_bench(app, flags.bench);
+  add_peer_flags(app, flags.peer_flags);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version");
   app.footer(help_footer());
+  std::vector<const char*> arguments;
+  for (const std::string& argument : given.arguments) arguments.push_back(argument.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::CallForHelp&) {
     result.text = app.help();  // of the subcommand that was named
     return result;

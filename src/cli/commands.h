@@ -22,6 +22,7 @@ Result<void> run_synth(const SynthFlags& flags);
 Result<void> run_plan(const PlanFlags& flags);
 Result<void> run_kernels(const KernelsFlags& flags);
 Result<void> run_bench_serve(const BenchServeFlags& flags);
+Result<void> run_peer_flags(const PeerFlagsFlags& flags);
 Result<void> run_demo(const DemoFlags& flags);
 
 }  // namespace nibble::cli

@@ -115,6 +115,9 @@ struct ServeFlags {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one
   std::optional<Path> api_key_file;
+  std::string admin_host = "127.0.0.1";
+  std::optional<uint16_t> admin_port;  // none: admin routes are on the main port
+  std::optional<Path> admin_api_key_file;
   std::vector<std::string> allowed_hosts;
   std::vector<std::string> served_model_names;  // empty: the directory's name
   int32_t max_connections = 512;
@@ -123,6 +126,15 @@ struct ServeFlags {
   int32_t prefill_chunk_tokens = 512;
   int32_t max_itl_ms = 150;
   int32_t shutdown_seconds = 30;
+  int32_t request_timeout_seconds = 0;  // 0: none
+  int32_t body_memory_megabytes = 256;
+
+  int32_t watchdog_seconds = 300;      // 0: off
+  int32_t soft_watchdog_seconds = 30;  // 0: off
+  std::optional<Path> crash_dump_dir;  // none: the directory for temporary files
+  std::optional<Path> request_log;
+
+  std::vector<std::string> notes;  // on flags in other servers' spelling
 };
 
 struct TokenizeFlags {
@@ -183,6 +195,10 @@ struct SynthFlags {
   int32_t threads = 0;  // 0: physical cores
 };
 
+struct PeerFlagsFlags {
+  bool markdown = false;
+};
+
 struct VersionFlags {};
 
 using Command = std::variant<GenerateFlags,
@@ -198,6 +214,7 @@ using Command = std::variant<GenerateFlags,
                              ConvertFlags,
                              SynthFlags,
                              BenchServeFlags,
+                             PeerFlagsFlags,
                              VersionFlags>;
 
 struct CommandLine {

@@ -21,6 +21,7 @@ struct Runner {
   Result<void> operator()(const PlanFlags& flags) const { return run_plan(flags); }
   Result<void> operator()(const KernelsFlags& flags) const { return run_kernels(flags); }
   Result<void> operator()(const BenchServeFlags& flags) const { return run_bench_serve(flags); }
+  Result<void> operator()(const PeerFlagsFlags& flags) const { return run_peer_flags(flags); }
   Result<void> operator()(const DemoFlags& flags) const { return run_demo(flags); }
   Result<void> operator()(const VersionFlags&) const {
     return write_output(std::string(version_text()) + '\n');

@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/crash_report.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/peer_flags.h"
 #include "cli/session.h"
 #include "cli/version.h"
 #include "server/server.h"
@@ -35,12 +37,27 @@ std::vector<server::KernelSelection> kernel_selections(
   return selections;
 }
 
+Path dump_dir(const ServeFlags& flags) {
+  std::error_code failed;
+  const Path fallback = std::filesystem::temp_directory_path(failed);
+  return flags.crash_dump_dir.value_or(failed ? Path("/tmp") : fallback);
+}
+
 server::ServerConfig server_config(const ServeFlags& flags) {
   server::ServerConfig config;
   config.http.host = flags.host;
   config.http.port = flags.port;
   config.http.max_connections = flags.max_connections;
+  if (flags.admin_port) config.http.admin = {flags.admin_host, *flags.admin_port};
+  config.http.max_buffered_body_bytes =
+      uint64_t{1'000'000} * static_cast<uint64_t>(flags.body_memory_megabytes);
   config.api_key_file = flags.api_key_file;
+  config.admin_key_file = flags.admin_api_key_file;
+  config.request_log = flags.request_log;
+  config.stall_limits = {.dump_after = std::chrono::seconds(flags.soft_watchdog_seconds),
+                         .give_up_after = std::chrono::seconds(flags.watchdog_seconds)};
+  config.dump_dir = dump_dir(flags);
+  config.request_timeout = std::chrono::seconds(flags.request_timeout_seconds);
   config.allowed_hosts = flags.allowed_hosts;
   config.version = version_number();
   config.shutdown_timeout = std::chrono::seconds(flags.shutdown_seconds);
@@ -55,6 +72,7 @@ server::ModelConfig model_config(const ServeFlags& flags, const Session& session
   config.served_names = flags.served_model_names;
   if (config.served_names.empty()) config.served_names = {model_name(flags.model.model)};
   config.kernels = kernel_selections(session.routed_modules);
+  config.load_seconds = session.load_seconds;
   config.default_sampling = sampling_params(sampling, session.defaults.generation);
   if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
   return config;
@@ -63,11 +81,16 @@ server::ModelConfig model_config(const ServeFlags& flags, const Session& session
 }  // namespace
 
 Result<void> run_serve(const ServeFlags& flags) {
+  for (const std::string& note : flags.notes) print_note(note);
+  install_crash_report(dump_dir(flags), version_number());
   std::optional<Session> session;  // outlives the server
   TRY_ASSIGN(const std::unique_ptr<server::Server> server,
              server::Server::listen(server_config(flags)));
   server->start();
   print_note(fmt::format("loading; {}:{} is not ready until then", flags.host, server->port()));
+  if (server->admin_port() != 0) {
+    print_note(fmt::format("admin routes on {}:{}", flags.admin_host, server->admin_port()));
+  }
   TRY_ASSIGN(session,
              open_session(flags.model,
                           {.max_queued_requests = flags.max_queued_requests,
@@ -78,6 +101,10 @@ Result<void> run_serve(const ServeFlags& flags) {
   print_note(fmt::format("listening on {}:{}", flags.host, server->port()));
   server->run();
   return {};
+}
+
+Result<void> run_peer_flags(const PeerFlagsFlags& flags) {
+  return write_output(flags.markdown ? peer_flags_markdown() : peer_flags_help());
 }
 
 }  // namespace nibble::cli
