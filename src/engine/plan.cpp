@@ -81,7 +81,28 @@ bool has_shape(const quant::DetectedModule& module, const Shape& shape) {
   return module.n == shape[0] && module.k == shape[1];
 }
 
-// C1b for what is missing, D2 for shapes that config.json contradicts.
+// Two FP4 codes share a byte along k.
+bool must_be_even(const quant::DetectedModule& module, const Shape& shape) {
+  const bool is_fp4 = module.scheme.kind == quant::SchemeKind::kMxfp4 ||
+                      module.scheme.kind == quant::SchemeKind::kNvfp4;
+  return is_fp4 && module.is_sound && shape.rank() == 2 && shape[1] % 2 != 0;
+}
+
+// P2: sizes in config.json that no file can store.
+void report_odd(const std::vector<std::string>& odd, Plan& plan) {
+  if (odd.empty()) return;
+  add(plan,
+      Severity::kError,
+      "Q-P2",
+      fmt::format(
+          "{} ({} modules): config.json makes k odd, but two 4-bit codes share a byte along "
+          "k; expected an even k. Fix: correct hidden_size or moe_intermediate_size in "
+          "config.json.",
+          escape_for_display(odd.front()),
+          odd.size()));
+}
+
+// C1b for what is missing, D2 for shapes that config.json contradicts, P2 for odd ones.
 void check_inventory(const Config& config,
                      const quant::Detection& detection,
                      const checkpoint::ModelDescription& description,
@@ -89,11 +110,14 @@ void check_inventory(const Config& config,
   const ModuleIndex index(detection, description);
   std::vector<std::string> missing;
   std::vector<std::string> wrong;
+  std::vector<std::string> odd;
   for (const auto& [name, shape] :
        models::deepseek_v4::expected_modules(config, internal::draft_kind(detection))) {
     const quant::DetectedModule* module = index.find(name);
     if (module == nullptr) {
       if (!index.holds(name, layer_in(name))) missing.push_back(name);
+    } else if (must_be_even(*module, shape)) {
+      odd.push_back(name);
     } else if (!has_shape(*module, shape)) {
       wrong.push_back(fmt::format("{}: stored as [{}, {}]; expected {} by config.json",
                                   escape_for_display(module->name),
@@ -114,6 +138,7 @@ void check_inventory(const Config& config,
                     fmt::join(missing, ", "),
                     count > kMaxShown ? ", ..." : ""));
   }
+  report_odd(odd, plan);
   for (size_t i = 0; i < std::min(wrong.size(), kMaxShown); ++i) {
     add(plan,
         Severity::kError,

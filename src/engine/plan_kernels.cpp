@@ -10,6 +10,7 @@
 #include "engine/plan_parts.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/ops.h"
+#include "quant/shard.h"
 
 namespace nibble::engine::internal {
 namespace {
@@ -297,7 +298,7 @@ class ModulePlanner final {
     return module.num_matrices * module.n * module.k * 4;
   }
 
-  // P3: shards must keep blocks and groups whole.
+  // P3, P5, P6: shards keep blocks and groups whole, and their scales beside them.
   void check_sharding(const DetectedModule& module) {
     const int32_t tp = plan_.options.tp;
     const bool is_split = spread_of(module) == Spread::kTensorParallel ||
@@ -306,37 +307,21 @@ class ModulePlanner final {
     const std::string_view leaf = leaf_of(module.name);
     const bool is_row_parallel =
         leaf == "w2" || leaf == "wo_b" || leaf == "down_proj" || leaf == "o_proj";
-    const int64_t size = is_row_parallel ? module.k : module.n;
-    const bool is_block = module.scheme.kind == SchemeKind::kFp8Block;
-    const int64_t unit = is_row_parallel
-                             ? (module.scheme.is_quantized() && module.scheme.block.k > 0
-                                    ? std::max<int64_t>(module.scheme.block.k, 2)
-                                    : 1)
-                             : (is_block ? module.scheme.block.n : 1);
-    if (size % tp == 0 && (size / tp) % unit == 0) return;
+    quant::ShardRequest request = {
+        .scheme = module.scheme,
+        .n = module.n,
+        .k = module.k,
+        .axis = is_row_parallel ? quant::ShardAxis::kK : quant::ShardAxis::kN,
+        .parts = tp};
+    const Result<quant::Shard> shard = quant::shard_of(request);
+    if (shard.ok()) return;
     const std::string general = quant::without_numbers(module.name);
     if (!reported_shards_.insert(general).second) return;
-    std::string valid;
-    for (const int32_t candidate : {1, 2, 4, 8, 16, 32}) {
-      if (size % candidate != 0 || (size / candidate) % unit != 0) continue;
-      valid += fmt::format("{}{}", valid.empty() ? "" : ", ", candidate);
-    }
-    const bool may_pad = is_block && size % tp == 0;
+    request.may_cut_blocks = plan_.options.pads_fp8_blocks;
     add(plan_,
-        may_pad && plan_.options.pads_fp8_blocks ? Severity::kWarning : Severity::kError,
-        "Q-P3",
-        fmt::format("{}: {}={} over tp={} leaves {} per device, not a multiple of the {} {}; valid "
-                    "tp: {}. Fix: use one of them{}.",
-                    escape_for_display(general),
-                    is_row_parallel ? "K" : "N",
-                    size,
-                    tp,
-                    size % tp == 0 ? std::to_string(size / tp)
-                                   : fmt::format("{:.1f}", static_cast<double>(size) / tp),
-                    unit,
-                    is_block ? "FP8 block" : "scale group",
-                    valid.empty() ? "none" : valid,
-                    may_pad ? ", or --pad-fp8-blocks (neighbours share the edge scales)" : ""));
+        quant::shard_of(request).ok() ? Severity::kWarning : Severity::kError,
+        shard.error().reason,
+        fmt::format("{}: {}", escape_for_display(general), shard.error().message));
   }
 
   void finish(Entry& entry) {

@@ -469,6 +469,15 @@ TEST(PlanChecks, ShapesThatConfigContradictsAreD2) {
 }
 
 // B38: shards of 80 rows against blocks of 128.
+TEST(PlanChecks, OddSizesOfPackedCodesAreP2) {
+  quant::Fixture fixture = quant::v4_fixture(quant::v4_small(), {});
+  std::string config = quant::v4_config(quant::v4_small(), quant::kV4NativeSection);
+  config.replace(config.find("\"hidden_size\":256"), 17, "\"hidden_size\":255");
+  fixture.config("config.json", config);
+  const Plan plan = make_plan(describe(fixture), {}, on("h200"));
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-P2"));
+}
+
 TEST(PlanChecks, ShardsThatCutBlocksAreP3B38) {
   V4Shape shape = quant::v4_small();
   shape.intermediate = 640;
