@@ -404,9 +404,10 @@ void add_scheduling(CLI::App& app, ServeFlags& flags) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--max-running-requests", flags.max_running_requests, "Requests computed at a time")
-      ->check(range(1, 4096))
+  app.add_option("--max-running-requests",
+                 flags.max_running_requests,
+                 "Requests computed at a time; 0: planned")
+      ->check(range(0, 4096))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -451,12 +452,33 @@ void add_observation(CLI::App& app, ServeFlags& flags) {
       ->group(group);
 }
 
+void add_kv(CLI::App& app, KvFlags& flags) {
+  const char* group = "Memory";
+  app.add_option("--kv-memory-mb",
+                 flags.memory_mb,
+                 "For requests and the prefix cache; 0: a quarter of what the weights leave")
+      ->check(range(0, 1'000'000'000))
+      ->type_name("MB")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-total-tokens",
+                 flags.max_total_tokens,
+                 "Tokens of all requests and the prefix cache; 0: what is sensible")
+      ->check(range(0, 1'000'000'000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("!--no-prefix-cache", flags.prefix_cache, "Compute every prompt from its start")
+      ->group(group);
+}
+
 void add_serve(CLI::App& root, ServeFlags& flags) {
   CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
   add_model(app, flags.model);
   add_context(app, flags.model);
   add_network(app, flags);
   add_scheduling(app, flags);
+  add_kv(app, flags.kv);
   add_observation(app, flags);
   app.footer(peer_flags_help() + "\n--log-level and --config: see nibble --help");
   const char* group = "Where requests say nothing";

@@ -46,6 +46,13 @@ struct ModelFlags {
   PlanChecks checks;
 };
 
+// How decoding memory is planned.
+struct KvFlags {
+  int64_t memory_mb = 0;         // 0: a quarter of what the weights leave
+  int64_t max_total_tokens = 0;  // of all requests and the prefix cache; 0: what is sensible
+  bool prefix_cache = true;
+};
+
 struct SamplingFlags {
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -122,9 +129,10 @@ struct ServeFlags {
   std::vector<std::string> served_model_names;  // empty: the directory's name
   int32_t max_connections = 512;
   int32_t max_queued_requests = 256;
-  int32_t max_running_requests = 4;
+  int32_t max_running_requests = 0;  // 0: planned from memory
   int32_t prefill_chunk_tokens = 512;
   int32_t max_itl_ms = 150;
+  KvFlags kv;
   int32_t shutdown_seconds = 30;
   int32_t request_timeout_seconds = 0;  // 0: none
   int32_t body_memory_megabytes = 256;

@@ -21,7 +21,7 @@ constexpr std::string_view kDetected = "formats are read from the checkpoint; se
 constexpr std::string_view kNoTls = "put a TLS proxy in front";
 constexpr std::string_view kPrivacy = "prompts are never logged";
 constexpr std::string_view kMemory =
-    "memory is planned from --max-running-requests and "
+    "memory is planned from --kv-memory-mb, --max-running-requests and "
     "--max-context";
 
 // clang-format off
@@ -57,7 +57,7 @@ constexpr PeerFlag kTable[] = {
     {"--device", kHarmless, true, "auto cpu", {}, "the CPU is what it runs on"},
     // Memory and scheduling
     {"--mem-fraction-static --gpu-memory-utilization", kRefused, true, {}, {}, kMemory},
-    {"--max-total-tokens --num-gpu-blocks-override", kRefused, true, {}, {}, kMemory},
+    {"--num-gpu-blocks-override", kRefused, true, {}, {}, "pages have 256 tokens here: --max-total-tokens"},
     {"--max-num-seqs", kApplied, true, {}, "--max-running-requests"},
     {"--max-num-queued-reqs", kApplied, true, {}, "--max-queued-requests"},
     {"--max-num-queued-tokens", kRefused, true, {}, {}, "the queue is bounded by --max-queued-requests"},
@@ -76,8 +76,8 @@ constexpr PeerFlag kTable[] = {
     {"--stream-interval", kHarmless, true, "1", {}, "every token is sent when it is there"},
     {"--sleep-on-idle", kHarmless, false, {}, {}, "an idle engine always sleeps"},
     // Prefix cache
-    {"--enable-prefix-caching", kHarmless, false, {}, {}, "always on"},
-    {"--disable-radix-cache --no-enable-prefix-caching", kRefused, false, {}, {}, "the prefix cache cannot be switched off"},
+    {"--enable-prefix-caching", kHarmless, false, {}, {}, "on unless --no-prefix-cache"},
+    {"--disable-radix-cache --no-enable-prefix-caching", kApplied, false, {}, "--no-prefix-cache"},
     {"--radix-eviction-policy", kHarmless, true, "lru", {}, "least recently used first"},
     {"--prefix-cache-retention-interval", kRefused, true, {}, {}, "least recently used first"},
     {"--enable-hierarchical-cache", kRefused, false, {}, {}, "not built yet"},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -20,6 +21,7 @@ struct ModelWork {
   int32_t concurrency = 1;  // sequences
   int32_t pass_tokens = 0;  // of one pass; 0: the plan's default
   bool needs_draft = false;
+  std::optional<engine::KvDivision> kv = {};  // for an engine: decides the concurrency
 };
 
 // Refuses with the plan's words: kUnsupported for its errors and for what this build does not run,

@@ -96,7 +96,9 @@ Result<void> run_serve(const ServeFlags& flags) {
                           {.max_queued_requests = flags.max_queued_requests,
                            .max_running_requests = flags.max_running_requests,
                            .prefill_chunk_tokens = flags.prefill_chunk_tokens,
-                           .max_gap = std::chrono::milliseconds(flags.max_itl_ms)}));
+                           .max_gap = std::chrono::milliseconds(flags.max_itl_ms)},
+                          flags.kv));
+  print_note(session->plan.kv->describe());
   server->attach(model_config(flags, *session), *session->engine, *session->tokenizer);
   print_note(fmt::format("listening on {}:{}", flags.host, server->port()));
   server->run();

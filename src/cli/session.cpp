@@ -31,6 +31,13 @@ bool looks_like_repository(const std::string& text) {
          std::all_of(text.begin(), text.end(), is_name_char);
 }
 
+engine::KvDivision kv_division(const engine::EngineConfig& config, const KvFlags& flags) {
+  return {.budget_bytes = flags.memory_mb * 1'000'000,
+          .num_slots = config.max_running_requests,
+          .num_tokens = flags.max_total_tokens,
+          .has_prefix_cache = flags.prefix_cache};
+}
+
 }  // namespace
 
 Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
@@ -110,7 +117,9 @@ Result<ModelDefaults> read_defaults(const Path& model) {
   return defaults;
 }
 
-Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig config) {
+Result<Session> open_session(const ModelFlags& flags,
+                             engine::EngineConfig config,
+                             const KvFlags& kv_flags) {
   Session session;
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags));
   TRY_ASSIGN(session.tokenizer, text::load_tokenizer(flags.model));
@@ -119,8 +128,8 @@ Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig confi
              load_model(checkpoint,
                         flags,
                         {.context = flags.max_context,
-                         .concurrency = config.max_running_requests,
-                         .pass_tokens = config.prefill_chunk_tokens},
+                         .pass_tokens = config.prefill_chunk_tokens,
+                         .kv = kv_division(config, kv_flags)},
                         Report::kPlan));
   session.device = std::move(loaded.device);
   session.load_seconds = loaded.load_seconds;
@@ -128,10 +137,12 @@ Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig confi
 
   config.max_context = loaded.plan.options.context;
   config.eos_token_ids = session.defaults.eos_token_ids;
+  config.max_running_requests = loaded.plan.options.concurrency;
   TRY_ASSIGN(auto runner,
              engine::make_model_runner(std::move(loaded.model),
                                        engine::planned_state(loaded.plan),
-                                       comm::make_local_communicator()));
+                                       comm::make_local_communicator(),
+                                       loaded.plan.kv->num_snapshots));
   session.plan = std::move(loaded.plan);
   session.memory_bytes = runner->memory_bytes();
   TRY_ASSIGN(session.engine,

@@ -61,8 +61,11 @@ struct Session {
   double load_seconds = 0;
   std::unique_ptr<engine::Engine> engine;
 };
-// `config.eos_token_ids` and `config.max_context` are filled in from the model and the flags.
-Result<Session> open_session(const ModelFlags& flags, engine::EngineConfig config);
+// `config.eos_token_ids` and `config.max_context` are filled in from the model and the flags;
+// max_running_requests 0 becomes what the memory is planned for.
+Result<Session> open_session(const ModelFlags& flags,
+                             engine::EngineConfig config,
+                             const KvFlags& kv_flags = {});
 
 // Flags over the model's defaults over ours.
 engine::SamplingParams sampling_params(const SamplingFlags& flags,

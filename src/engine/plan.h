@@ -12,6 +12,7 @@
 
 #include "checkpoint/model_description.h"
 #include "engine/device_sheet.h"
+#include "engine/kv_plan.h"
 #include "kernels/kernel.h"
 #include "models/model.h"
 #include "quant/detect.h"
@@ -22,6 +23,14 @@ enum class Goal : uint8_t { kLatency, kThroughput };
 
 // The longest context that the model allows and the memory holds.
 inline constexpr int32_t kLongestContext = -1;
+
+// What an engine may take for decoding state; zeros: what is sensible.
+struct KvDivision {
+  int64_t budget_bytes = 0;
+  int32_t num_slots = 0;
+  int64_t num_tokens = 0;  // of all requests and the prefix cache
+  bool has_prefix_cache = true;
+};
 
 struct PlanOptions {
   DeviceSheet device;
@@ -34,6 +43,9 @@ struct PlanOptions {
   Goal goal = Goal::kLatency;
   models::Precision precision = models::Precision::kDefault;  // of a CPU
   bool deterministic = false;                                 // only batch-invariant kernels
+  // Set for an engine: divides decoding memory by plan_kv() and decides concurrency and, where
+  // kLongestContext asks for it, context.
+  std::optional<KvDivision> kv = {};
   bool loads_draft = false;  // on a CPU, which serves without; plans for GPUs always hold it
   quant::DetectOptions detection;
   std::vector<std::string> allow_slow;  // classes that may run on a slower kernel than the best
@@ -83,7 +95,7 @@ struct PlanMemory {
   int64_t entries_128 = 0;
   int64_t compressor_state = 0;
   int64_t draft_state = 0;
-  int64_t snapshots = 0;  // one per sequence
+  int64_t snapshots = 0;  // one per sequence, or what plan_kv() gives
   int64_t num_pages = 0;  // of all sequences
   int64_t workspace = 0;
   // What one more sequence, and one more page of 256 tokens, cost.
@@ -97,7 +109,8 @@ struct PlanMemory {
   int64_t total() const {
     return reserved + weights + kv() + compressor_state + draft_state + snapshots + workspace;
   }
-  bool fits() const { return total() <= capacity; }
+  bool exceeds_kv_budget = false;  // what is asked of an engine does not fit its part
+  bool fits() const { return total() <= capacity && !exceeds_kv_budget; }
 };
 
 // One decode step of `batch` sequences.
@@ -133,6 +146,7 @@ struct Plan {
   std::vector<PlannedModule> modules;
   std::vector<PlannedOp> ops;
   std::vector<quant::Diagnostic> diagnostics;
+  std::optional<KvPlan> kv;                    // of an engine
   std::optional<PlanMemory> memory;            // of models that Nibble can run
   std::optional<PlanPerformance> performance;  // likewise
 

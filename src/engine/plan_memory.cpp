@@ -88,11 +88,11 @@ void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemo
   const StateBytes state = state_of(config, draft, plan);
   const int64_t sequences = options.concurrency;
   const int64_t pages = ceil_div(options.context, models::deepseek_v4::kPageSize);
-  memory.num_pages = sequences * pages;
+  memory.num_pages = plan.kv ? plan.kv->num_pages : sequences * pages;
   memory.windows = times(sequences, state.windows);
   memory.compressor_state = times(sequences, state.compressors);
   memory.draft_state = times(sequences, state.streams);
-  memory.snapshots = times(sequences, state.snapshot);
+  memory.snapshots = plan.kv ? plan.kv->snapshots_bytes : times(sequences, state.snapshot);
   memory.entries_4 = times(memory.num_pages, state.entries_4);
   memory.index_entries = times(memory.num_pages, state.index_entries);
   memory.entries_128 = times(memory.num_pages, state.entries_128);
@@ -132,14 +132,51 @@ PlanMemory memory_of(const Config& config, DraftKind draft, const Plan& plan) {
   return memory;
 }
 
+// Divides what an engine gets. Context and concurrency become what that gives.
+Result<void> divide_kv(const Config& config, DraftKind draft, Plan& plan) {
+  PlanOptions& options = plan.options;
+  PlanMemory memory;
+  add_weights(plan, memory);
+  const StateBytes state = state_of(config, draft, plan);
+  const models::ModelInfo info{.page_size = models::deepseek_v4::kPageSize,
+                               .slot_bytes = state.per_slot(),
+                               .page_bytes = state.per_page(),
+                               .snapshot_bytes = state.snapshot};
+  const KvDivision& wanted = *options.kv;
+  const bool is_longest = options.context == kLongestContext;
+  const int64_t usable =
+      options.device.memory_bytes - (is_cpu(plan) ? kHostReserved : kGpuReserved);
+  TRY_ASSIGN(
+      plan.kv,
+      plan_kv(info,
+              {.budget_bytes = wanted.budget_bytes > 0 ? wanted.budget_bytes
+                                                       : default_kv_bytes(usable, memory.weights),
+               .max_context = is_longest ? config.max_position_embeddings : options.context,
+               .may_shorten = is_longest,
+               .num_slots = wanted.num_slots,
+               .num_pages = static_cast<int32_t>(
+                   std::min<int64_t>(ceil_div(wanted.num_tokens, int64_t{info.page_size}),
+                                     std::numeric_limits<int32_t>::max())),
+               .has_prefix_cache = wanted.has_prefix_cache}));
+  options.context = plan.kv->max_context;
+  options.concurrency = plan.kv->num_slots;
+  return {};
+}
+
 }  // namespace
 
 void plan_memory(const Config& config, const quant::Detection& detection, Plan& plan) {
   PlanOptions& options = plan.options;
   const DraftKind draft = draft_kind(detection);
+  std::string over_budget;
+  if (options.kv) {
+    const Result<void> divided = divide_kv(config, draft, plan);
+    if (!divided.ok()) over_budget = divided.error().message;
+  }
   const bool is_longest = options.context == kLongestContext;
   if (is_longest) options.context = config.max_position_embeddings;
   PlanMemory memory = memory_of(config, draft, plan);
+  memory.exceeds_kv_budget = !over_budget.empty();
   if (is_longest && !memory.fits() && memory.max_context > 0) {
     options.context = static_cast<int32_t>(memory.max_context);
     memory = memory_of(config, draft, plan);
@@ -149,12 +186,14 @@ void plan_memory(const Config& config, const quant::Detection& detection, Plan& 
   plan.diagnostics.push_back(
       {.severity = quant::Severity::kWarning,
        .code = "Q-M1",
-       .message = fmt::format(
-           "{:.1f} GB are needed on each {}, which has {:.1f}: it does not fit. Fix: use more "
-           "devices, a shorter --context or a lower --concurrency.",
-           static_cast<double>(memory.total()) / 1e9,
-           options.device.name,
-           static_cast<double>(memory.capacity) / 1e9)});
+       .message = !over_budget.empty()
+                      ? over_budget
+                      : fmt::format("{:.1f} GB are needed on each {}, which has {:.1f}: it does "
+                                    "not fit. Fix: use more "
+                                    "devices, a shorter --context or a lower --concurrency.",
+                                    static_cast<double>(memory.total()) / 1e9,
+                                    options.device.name,
+                                    static_cast<double>(memory.capacity) / 1e9)});
 }
 
 void plan_performance(const Config& config, const quant::Detection& detection, Plan& plan) {

@@ -1,0 +1,174 @@
+// With deterministic kernels nothing but its own tokens decides what a request gives: not the
+// neighbours, the chunks, a preemption, or whether its prefix was cached.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/engine_core.h"
+#include "engine/engine_testing.h"
+#include "engine/model_runner.h"
+#include "golden/golden_testing.h"
+#include "text/tokenizer.h"
+
+namespace nibble::engine {
+namespace {
+
+constexpr int32_t kNumRequests = 64;
+constexpr int32_t kMaxContext = 768;
+using Outputs = std::map<std::string, std::vector<int32_t>>;
+
+struct Memory {
+  int32_t num_slots = 1;
+  int32_t num_pages = kMaxContext / 256;
+  int32_t num_snapshots = 0;
+  int32_t chunk = 512;
+};
+
+// Some prompts begin alike, beyond a page; some end shortly before a page does, so that generation
+// needs another; most are short.
+std::vector<Request> make_requests(int32_t vocab_size) {
+  std::mt19937 random(20);
+  const auto between = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  const auto append = [&](std::vector<int32_t>& ids, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) ids.push_back(between(2, vocab_size - 1));
+  };
+  std::vector<int32_t> common;
+  append(common, 560);
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < kNumRequests; ++i) {
+    Request request{.id = std::to_string(i)};
+    if (i >= 16 && i < 28) {
+      append(request.prompt_ids, between(252, 256));
+    } else if (i % 6 == 0) {
+      request.prompt_ids.assign(common.begin(), common.begin() + between(200, 560));
+      append(request.prompt_ids, between(1, 60));
+    } else {
+      append(request.prompt_ids, between(1, 100));
+    }
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.sampling.max_tokens = request.prompt_ids.size() > 250 ? 16 : between(1, 16);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+class Deterministic : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    tokenizer_ = text::load_tokenizer(golden::tiny_v4_dir()).value().release();
+  }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  std::unique_ptr<EngineCore> make_core(const Memory& memory) {
+    device_ = device::make_host_device({.num_threads = 2}).value();
+    const auto checkpoint = checkpoint::Checkpoint::open(golden::tiny_v4_dir());
+    models::LoadOptions load;
+    load.load_mtp = false;
+    load.routing.deterministic = true;
+    auto model = models::load_model(*checkpoint, *device_, load);
+    EXPECT_TRUE(model.ok());
+    auto runner =
+        make_model_runner(std::move(*model),
+                          {.num_slots = memory.num_slots,
+                           .num_pages = memory.num_pages,
+                           .max_context = kMaxContext,
+                           .max_tokens_per_pass = std::max(memory.chunk, memory.num_slots) + 8},
+                          comm::make_local_communicator(),
+                          memory.num_snapshots);
+    EXPECT_TRUE(runner.ok());
+    EngineConfig config;
+    config.max_context = kMaxContext;
+    config.max_running_requests = memory.num_slots;
+    config.prefill_chunk_tokens = memory.chunk;
+    const auto options = EngineCore::resolve(config, **runner, 1);
+    EXPECT_TRUE(options.ok());
+    return std::make_unique<EngineCore>(*options, std::move(*runner), *tokenizer_, clock_);
+  }
+
+  static const Outputs& one_at_a_time() {
+    static const Outputs outputs = [] {
+      Deterministic test;
+      Outputs alone;
+      auto core = test.make_core({});
+      for (const Request& request : make_requests(tokenizer_->vocab_size())) {
+        testing::Received received;
+        core->add(request, received.sink(), test.clock_.now());
+        while (!core->is_idle()) core->step();
+        alone[request.id] = received.token_ids;
+      }
+      return alone;
+    }();
+    return outputs;
+  }
+
+  // All requests at once; some are withdrawn on the way, and give a beginning then.
+  void expect_same_outputs(EngineCore& core, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::map<std::string, testing::Received> received;
+    for (const Request& request : make_requests(tokenizer_->vocab_size())) {
+      core.add(request, received[request.id].sink(), clock_.now());
+    }
+    while (!core.is_idle()) {
+      if (random() % 40 == 0) core.cancel(std::to_string(random() % kNumRequests));
+      core.step();
+      core.scheduler().check_invariants();
+    }
+    for (const auto& [id, got] : received) {
+      ASSERT_EQ(got.finishes.size(), 1U);
+      std::vector<int32_t> expected = one_at_a_time().at(id);
+      if (got.finishes[0].reason == FinishReason::kCancelled) {
+        expected.resize(std::min(expected.size(), got.token_ids.size()));
+      }
+      EXPECT_EQ(got.token_ids, expected) << "request " << id << ", seed " << seed;
+    }
+  }
+
+  void TestBody() override {}
+
+  static inline text::Tokenizer* tokenizer_ = nullptr;
+  std::unique_ptr<device::Device> device_;
+  testing::FakeClock clock_;
+};
+
+TEST_F(Deterministic, ManyAtOnceGiveWhatEachGivesAlone) {
+  auto core = make_core({.num_slots = 64, .num_pages = 192, .chunk = 512});
+  expect_same_outputs(*core, 1);
+}
+
+TEST_F(Deterministic, ChunksOfOneToken) {
+  auto core = make_core({.num_slots = 64, .num_pages = 192, .num_snapshots = 8, .chunk = 1});
+  expect_same_outputs(*core, 2);
+}
+
+TEST_F(Deterministic, ATinyPoolPreempts) {
+  auto core = make_core({.num_slots = 16, .num_pages = 5, .chunk = 61});
+  expect_same_outputs(*core, 3);
+}
+
+TEST_F(Deterministic, AWarmPrefixCacheGivesTheSameBits) {
+  auto core = make_core({.num_slots = 8, .num_pages = 40, .num_snapshots = 12, .chunk = 200});
+  expect_same_outputs(*core, 4);
+  const int64_t hits = core->stats().prefix_hit_tokens_total;
+  expect_same_outputs(*core, 5);
+  EXPECT_GE(core->stats().prefix_hit_tokens_total - hits, 6 * 256);
+}
+
+TEST_F(Deterministic, ATinyPoolWithAPrefixCachePreemptsEvictsAndResumes) {
+  auto core = make_core({.num_slots = 16, .num_pages = 6, .num_snapshots = 4, .chunk = 7});
+  expect_same_outputs(*core, 6);
+  expect_same_outputs(*core, 7);
+  const EngineStats stats = core->stats();
+  EXPECT_GT(stats.pages_evicted_total, 0);
+  EXPECT_GT(stats.prefix_hit_tokens_total, 0);
+}
+
+}  // namespace
+}  // namespace nibble::engine
