@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "checkpoint/temporary_directory_testing.h"
 #include "hub/blob_record.h"
 #include "hub/repo_cache.h"
 
@@ -24,14 +25,11 @@ void write_text(const Path& path, const std::string& text) {
 // A checkpoint of three one-byte tensors as `pull` leaves it.
 class SpotCheckTest : public ::testing::Test {
  protected:
-  SpotCheckTest()
-      : dir_(Path(::testing::TempDir()) / "nibble_spot_check"),
-        cache_((fs::remove_all(dir_), dir_), {.name = "acme/tiny"}) {
+  SpotCheckTest() : cache_(dir_.path(), {.name = "acme/tiny"}) {
     CHECK(cache_.create_directories().ok());
     pull("config.json", std::string(40, 'a'), "{}");
     pull("model.safetensors", etag_, file_of("xyz"));
   }
-  ~SpotCheckTest() override { fs::remove_all(dir_); }
 
   static std::string file_of(const std::string& data) {
     std::string header;
@@ -60,7 +58,7 @@ class SpotCheckTest : public ::testing::Test {
   }
 
   const std::string etag_ = std::string(64, 'e');
-  const Path dir_;
+  const checkpoint::TemporaryDirectory dir_;
   const hub::RepoCache cache_;
 };
 
@@ -97,7 +95,7 @@ TEST_F(SpotCheckTest, PassesOverFilesWithoutARecord) {
   EXPECT_EQ(check()->num_files, 0);
   fs::remove(cache_.record(etag_));
   EXPECT_EQ(check()->num_files, 0);
-  const Path elsewhere = dir_ / "plain";
+  const Path elsewhere = dir_.path() / "plain";
   fs::create_directories(elsewhere);
   write_text(elsewhere / "config.json", "{}");
   write_text(elsewhere / "model.safetensors", file_of("abc"));

@@ -18,7 +18,7 @@ namespace nibble::engine {
 struct EngineConfig {
   int32_t max_queued_requests = 256;
   int32_t max_running_requests = 1;  // programs that plan memory: 0 is planned, too
-  int32_t max_context = 0;  // 0: the model's
+  int32_t max_context = 0;           // 0: the model's
   int32_t prefill_chunk_tokens = 512;
   // Decoding requests wait no longer than this for the prefill of others; 0: as long as it takes.
   Duration max_gap = std::chrono::milliseconds(150);

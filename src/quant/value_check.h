@@ -18,8 +18,8 @@ struct ScaledModule {
   ModuleRole role = {};
 };
 
-// S3 to S7, S9, and D2 for act-order that was not declared. Reads at most a few megabytes: whole scale tensors of small checkpoints, samples
-// of large ones.
+// S3 to S7, S9, and D2 for act-order that was not declared. Reads at most a few megabytes: whole
+// scale tensors of small checkpoints, samples of large ones.
 std::vector<Diagnostic> check_values(const DetectInput& input,
                                      const DetectOptions& options,
                                      const std::vector<ScaledModule>& modules,
