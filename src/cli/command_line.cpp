@@ -448,6 +448,7 @@ void add_observation(CLI::App& app, ServeFlags& flags) {
                  flags.crash_dump_dir,
                  "Where reports of crashes and stalls go; default: the temporary directory")
       ->check(CLI::ExistingDirectory.description(""))
+      ->take_last()  // the service's unit gives one, which its operator may override
       ->type_name("DIR")
       ->group(group);
 }

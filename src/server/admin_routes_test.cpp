@@ -74,6 +74,19 @@ TEST(AdminRoutes, FlushTheCache) {
   EXPECT_TRUE(server.serves());
 }
 
+TEST(AdminRoutes, AskTheModelForATokenOnceASecond) {
+  TestServer server;
+  const TestResponse first = http_get(server.port(), "/health_generate");
+  EXPECT_EQ(first.status, 200) << first.body;
+  EXPECT_EQ(integer_at(body_of(first), "usage.completion_tokens"), 1);
+  TestResponse second;
+  do {  // a slow machine may take a second for one
+    second = http_get(server.port(), "/health_generate");
+  } while (second.status == 200);
+  EXPECT_EQ(second.status, 429);
+  EXPECT_EQ(second.headers.count("retry-after"), 1U);
+}
+
 TEST(AbortRequest, EndsARequestById) {
   TestServer server;
   Running running(server, "X-Request-Id: mine\r\n");

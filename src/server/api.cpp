@@ -44,6 +44,7 @@ struct Api::Route {
   Answer work = nullptr;    // or on a parser thread
   Planner plan = nullptr;   // or a completion
   ErrorAdapter adapt_error = nullptr;
+  std::string_view fixed_body = {};  // of a completion that every caller of the route gets
 };
 
 const Api::Route* Api::find_route(std::string_view path) {
@@ -75,6 +76,10 @@ const Api::Route* Api::find_route(std::string_view path) {
       {.path = "/v1/models", .allow = kRead, .answer = &Api::list_models},
       {.path = "/v1/chat/completions", .allow = kWrite, .plan = &GenerationPlanner::chat},
       {.path = "/v1/completions", .allow = kWrite, .plan = &GenerationPlanner::completion},
+      {.path = "/health_generate",
+       .allow = "GET, OPTIONS",
+       .plan = &GenerationPlanner::completion,
+       .fixed_body = R"({"prompt":"Hello","max_tokens":1,"temperature":0})"},
       {.path = "/v1/messages",
        .allow = kWrite,
        .plan = &GenerationPlanner::anthropic_message,
@@ -209,6 +214,10 @@ void Api::handle(HttpRequest request, Exchange exchange) {
     return exchange.respond(response);
   }
   if (route->answer != nullptr) return exchange.respond((this->*route->answer)(request));
+  if (!route->fixed_body.empty()) {
+    if (!may_probe()) return refuse(exchange, *route, exhausted("asked a moment ago"));
+    request.body = route->fixed_body;
+  }
   request.owner = options_.access.owner_of(request);
   // Shared, because a std::function must be copyable.
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
@@ -218,6 +227,15 @@ void Api::handle(HttpRequest request, Exchange exchange) {
   });
   if (is_queued) return;
   refuse(exchange, *route, exhausted("too many requests wait to be read; try again later"));
+}
+
+// A probe costs a forward pass: once a second is enough to see whether the model answers.
+bool Api::may_probe() {
+  constexpr Duration kInterval = std::chrono::seconds(1);
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (last_probe_ && now - *last_probe_ < kInterval) return false;
+  last_probe_ = now;
+  return true;
 }
 
 HttpResponse Api::fault_response(int status, std::string_view text) {

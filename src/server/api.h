@@ -63,6 +63,7 @@ class Api final {
   bool is_served_on(Listener listener, const Route& route) const;
   std::optional<HttpResponse> head_refusal(const HttpRequest& head) const;
   void handle(HttpRequest request, Exchange exchange);
+  bool may_probe();
   HttpResponse fault_response(int status, std::string_view text);
   void on_response(const HttpOutcome& outcome);
 
@@ -109,7 +110,8 @@ class Api final {
 
   HttpServer* server_ = nullptr;
   std::optional<GenerationContext> generation_context_;
-  LiveRequests live_;  // I/O thread
+  std::optional<TimePoint> last_probe_;  // I/O thread
+  LiveRequests live_;                    // I/O thread
 
   BoundedQueue<std::function<void()>> unparsed_;
   std::vector<std::thread> parser_threads_;
