@@ -161,21 +161,55 @@ TEST_F(NativeAndNvfp4, ConfigsAreFormB) {
             read_file(golden::tiny_v4_dir() / "tokenizer.json", 1 << 20).value());
 }
 
-TEST_F(NativeAndNvfp4, DropsInputScalesOnTheWayBack) {
-  EditableModel model = EditableModel::read(nvfp4());
-  model.tensors["layers.0.ffn.experts.0.w1.input_scale"] = {
-      .dtype = DType::kF32, .shape = {}, .bytes = std::vector<std::byte>(4)};
+// Bounds of the experts' inputs: sqrt(256) * max |ffn_norm| and 10 * 10 * 1.5, over 2688.
+TEST_F(NativeAndNvfp4, InputScalesAreBoundsOfTheInputs) {
+  const Checkpoint checkpoint = Checkpoint::open(nvfp4()).value();
+  for (const int32_t layer : {0, 5}) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".ffn";
+    const TensorView gamma = checkpoint.tensor(prefix + "_norm.weight").value();
+    float amax = 0;
+    for (int64_t i = 0; i < 256; ++i) {
+      amax = std::max(amax, std::fabs(quant::bf16_to_f32(gamma.as<const uint16_t>()[i])));
+    }
+    const auto input_scale = [&](const std::string& weight) {
+      const std::string name = prefix + ".experts.17." + weight + ".input_scale";
+      EXPECT_EQ(checkpoint.find_meta(name)->dtype, DType::kF32);
+      EXPECT_EQ(checkpoint.find_meta(name)->shape, Shape{});
+      return *checkpoint.tensor(name)->as<const float>();
+    };
+    EXPECT_GT(amax, 0.5f);
+    EXPECT_EQ(input_scale("w1"), 16 * amax / 2688);
+    EXPECT_EQ(input_scale("w3"), input_scale("w1"));
+    EXPECT_EQ(input_scale("w2"), 150.0f / 2688);
+  }
+  EXPECT_EQ(checkpoint.find_meta("layers.0.ffn.shared_experts.w1.input_scale"), nullptr);
+  EXPECT_EQ(checkpoint.find_meta("mtp.0.ffn.experts.0.w1.input_scale"), nullptr);
+}
+
+TEST_F(NativeAndNvfp4, InputScalesNeedALimitOfTheActivation) {
+  EditableModel model = EditableModel::read(golden::tiny_v4_dir());
+  model.config.set("swiglu_limit", 0.0);
   const TemporaryDirectory dir;
   const Converted converted =
-      convert_ok(model.write(), {.out = dir.path() / "back", .format = CheckpointFormat::kNative});
-  EXPECT_THAT(converted.notes, Contains(HasSubstr("1 input scales are dropped")));
+      convert_ok(model.write(), {.out = dir.path() / "out", .format = CheckpointFormat::kNvfp4});
+  EXPECT_THAT(converted.notes, Contains(HasSubstr("no input scales: without swiglu_limit")));
+  const Checkpoint checkpoint = Checkpoint::open(dir.path() / "out").value();
+  for (const TensorMeta& meta : checkpoint.tensors()) {
+    EXPECT_FALSE(meta.name.ends_with(".input_scale")) << meta.name;
+  }
+}
+
+TEST_F(NativeAndNvfp4, DropsInputScalesOnTheWayBack) {
+  const TemporaryDirectory dir;
+  const Converted converted =
+      convert_ok(nvfp4(), {.out = dir.path() / "back", .format = CheckpointFormat::kNative});
+  EXPECT_THAT(converted.notes, Contains(HasSubstr("576 input scales are dropped")));
   EXPECT_THAT(differences(golden::tiny_v4_dir(), dir.path() / "back"), ::testing::IsEmpty());
 }
 
 TEST_F(NativeAndNvfp4, InputScalesDoNotDisturbLoading) {
   EditableModel model = EditableModel::read(nvfp4());
-  model.tensors["layers.0.ffn.experts.0.w1.input_scale"] = {
-      .dtype = DType::kF32, .shape = {}, .bytes = std::vector<std::byte>(4)};
+  model.tensors.at("layers.0.ffn.experts.0.w1.input_scale").as<float>()[0] = 7.0f;
   EXPECT_EQ(logits_of(model.write()), logits_of(nvfp4()));
 }
 

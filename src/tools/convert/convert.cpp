@@ -24,6 +24,7 @@
 #include "quant/weight_view.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/encode.h"
+#include "tools/convert/input_scale.h"
 #include "tools/convert/roles.h"
 #include "tools/convert/stored_weight.h"
 
@@ -106,6 +107,7 @@ struct WeightGroup {
   Format format = Format::kBf16;
   bool is_cast = false;
   int32_t global_exponent = 0;  // of a cast to NVFP4
+  std::optional<float> input_scale;
 };
 
 std::vector<WeightView> weights_of(const WeightGroup& group) {
@@ -175,18 +177,28 @@ Result<ErrorStatistics> encode(const WeightGroup& group, const WriteBytes& write
   return statistics;
 }
 
+Result<ErrorStatistics> make_group(const WeightGroup& group, const WriteBytes& write) {
+  if (!group.is_cast) return encode(group, write);
+  return group.format == Format::kNvfp4 ? cast_to_nvfp4(group, write) : cast_to_mxfp4(group, write);
+}
+
 Piece weight_piece(const WeightGroup& group) {
   Piece piece{.module_class = module_class(group.modules.front()->name)};
+  std::vector<std::string> names;
   for (const SourceModule* module : group.modules) {
     for (TensorMeta& meta :
          stored_tensors(module->name, group.format, module->weight.n, module->weight.k)) {
       piece.tensors.push_back(std::move(meta));
     }
+    names.push_back(module->name);
   }
-  piece.make = [group](const WriteBytes& write) {
-    if (!group.is_cast) return encode(group, write);
-    return group.format == Format::kNvfp4 ? cast_to_nvfp4(group, write)
-                                          : cast_to_mxfp4(group, write);
+  const size_t first_input_scale = piece.tensors.size();
+  if (group.input_scale) append_input_scales(names, piece.tensors);
+  piece.make = [group, first_input_scale](const WriteBytes& write) -> Result<ErrorStatistics> {
+    if (group.input_scale) {
+      TRY(write_input_scales(*group.input_scale, first_input_scale, group.modules.size(), write));
+    }
+    return make_group(group, write);
   };
   return piece;
 }
@@ -224,12 +236,14 @@ class Planner final {
 
  private:
   Result<void> check_paths() const;
+  Result<void> read_config();
   Result<void> collect();
   Result<void> read_weight(SourceModule& module) const;
   std::optional<Format> target_of(const SourceModule& module) const;
   Result<void> convert_module(const SourceModule& module);
   Result<void> convert_weight(const SourceModule& module, Format target);
   Result<void> check_cast(WeightGroup& group);
+  Result<std::optional<float>> input_scale_of(const std::string& module);
   void keep(const SourceModule& module);
   void add(const TensorView& first_source, Piece piece);
   Result<void> finish_casts() const;
@@ -239,6 +253,10 @@ class Planner final {
 
   const Checkpoint& checkpoint_;
   const ConvertOptions& options_;
+  json::Object config_json_;
+  models::deepseek_v4::Config config_;
+  std::map<std::string, TensorView> norms_;  // ffn_norm.weight of the layers, by original name
+  std::map<std::string, float> gate_input_scales_;  // by the same names
   ConvertPlan plan_;
   // Owned by the pieces, which outlive the planner.
   std::shared_ptr<std::map<std::string, SourceModule>> modules_ =
@@ -265,6 +283,13 @@ Result<void> Planner::check_paths() const {
                   shown(checkpoint_.dir().string())));
 }
 
+Result<void> Planner::read_config() {
+  TRY_ASSIGN(const checkpoint::ConfigReader reader, checkpoint::read_config(checkpoint_.dir()));
+  TRY_ASSIGN(config_, models::deepseek_v4::parse_config(reader));
+  config_json_ = reader.root();
+  return {};
+}
+
 // Groups tensors into modules; what belongs to no weight is copied.
 Result<void> Planner::collect() {
   for (const TensorMeta& meta : checkpoint_.tensors()) {
@@ -278,6 +303,7 @@ Result<void> Planner::collect() {
     SourceTensor tensor{models::deepseek_v4::original_name(meta.name), &meta, view};
     const auto split = models::deepseek_v4::split_module_tensor_name(tensor.name);
     if (!split || weight_role(split->module) == WeightRole::kOther) {
+      if (tensor.name.ends_with(".ffn_norm.weight")) norms_.emplace(tensor.name, view);
       add(view, copy_piece(tensor));
       continue;
     }
@@ -409,6 +435,9 @@ Result<void> Planner::convert_weight(const SourceModule& module, Format target) 
     }
   }
   if (group.is_cast) TRY(check_cast(group));
+  if (target == Format::kNvfp4) {
+    TRY_ASSIGN(group.input_scale, input_scale_of(module.name));
+  }
   for (const SourceModule* member : group.modules) {
     ++num_converted_;
     if (member->part(ModulePart::kInputScale)) ++num_dropped_input_scales_;
@@ -420,6 +449,28 @@ Result<void> Planner::convert_weight(const SourceModule& module, Format target) 
     return inner(write);
   };
   return {};
+}
+
+// The bound of an expert's input; nullopt where the model has none.
+Result<std::optional<float>> Planner::input_scale_of(const std::string& module) {
+  const std::optional<float> down = down_input_scale(config_);
+  if (!down || module.ends_with(".w2")) return down;
+  const std::string norm = input_norm_of_expert(module);
+  const auto known = gate_input_scales_.find(norm);
+  if (known != gate_input_scales_.end()) return std::optional(known->second);
+  const auto gamma = norms_.find(norm);
+  if (gamma == norms_.end()) {
+    return data_loss(
+        fmt::format("tensor {}: is missing. The checkpoint is incomplete.", shown(norm)));
+  }
+  TRY_ASSIGN(const float amax, vector_amax(gamma->second, norm));
+  if (amax == 0) {
+    return data_loss(
+        fmt::format("tensor {}: is zero everywhere. The file is damaged.", shown(norm)));
+  }
+  const float scale = gate_input_scale(config_, amax);
+  gate_input_scales_.emplace(norm, scale);
+  return std::optional(scale);
 }
 
 // Makes an inexact cast an encoding.
@@ -459,11 +510,9 @@ Result<void> Planner::finish_casts() const {
 
 // config.json and hf_quant_config.json anew; other small files as they are.
 Result<void> Planner::add_files() {
-  TRY_ASSIGN(const checkpoint::ConfigReader reader, checkpoint::read_config(checkpoint_.dir()));
-  TRY_ASSIGN(const models::deepseek_v4::Config config, models::deepseek_v4::parse_config(reader));
-  const Declaration declaration = declare_format(reader.root(),
+  const Declaration declaration = declare_format(config_json_,
                                                  {.format = options_.format,
-                                                  .num_hidden_layers = config.num_hidden_layers,
+                                                  .num_hidden_layers = config_.num_hidden_layers,
                                                   .drafts_differ = drafts_differ_});
   plan_.job.texts.push_back({std::string(kConfigName), config_text(declaration.config)});
   if (declaration.hf_quant) {
@@ -549,6 +598,7 @@ json::Object Planner::identity() const {
 Result<ConvertPlan> Planner::plan() {
   CHECK(options_.format != CheckpointFormat::kBf16);
   TRY(check_paths());
+  TRY(read_config());
   TRY(collect());
   for (auto& [name, module] : *modules_) TRY(read_weight(module));
   for (const auto& [name, module] : *modules_) TRY(convert_module(module));
@@ -566,6 +616,9 @@ Result<ConvertPlan> Planner::plan() {
   note(num_inexact_, fmt::format("of {} casts are not exact and round", num_cast_));
   note(num_clamped_groups_, "groups of zeros get another scale; their values stay 0");
   note(num_dropped_input_scales_, "input scales are dropped: they belong to the old format");
+  if (options_.format == CheckpointFormat::kNvfp4 && !down_input_scale(config_)) {
+    plan_.notes.push_back("no input scales: without swiglu_limit the inputs of w2 have no bound");
+  }
   if (drafts_differ_) plan_.notes.push_back("mtp.* keeps its format");
   plan_.job.out = options_.out;
   plan_.job.record_name = kRecordName;

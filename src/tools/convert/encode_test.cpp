@@ -86,6 +86,28 @@ TEST(EncodeWeight, GivesFp4TheSignOfNumbersBelowZero) {
   }
 }
 
+// 2^ceil(log2(amax / 448)) of a 128x128 block, as an E8M0 byte; code = value / scale.
+TEST(EncodeWeight, ScalesFp8BlocksByPowersOfTwo) {
+  struct Case {
+    float amax;
+    uint8_t scale;
+    uint8_t code;
+  };
+  const Case cases[] = {{448, 127, 0x7E},    // 448 / 1
+                        {449, 128, 0x76},    // 224.5 / 2^1 rounds to 224
+                        {3.5f, 120, 0x7E},   // 448 * 2^-7
+                        {3.6f, 121, 0x76},   // 230.4 at 2^-6 rounds to 224
+                        {1.0f, 119, 0x78}};  // 256 at 2^-8
+  for (const Case& c : cases) {
+    std::vector<float> x(200 * 160, 0.0f);
+    x[130 * 160 + 140] = -c.amax;  // row 130, column 140: block (1, 1) of 2 x 2
+    const Encoded encoded = encode(f32_weight(x, 200), Format::kFp8E4m3Block128x128).value();
+    ASSERT_EQ(encoded.tensors.at(1).size(), 4U);
+    EXPECT_EQ(encoded.tensors.at(1)[3], c.scale) << c.amax;
+    EXPECT_EQ(encoded.tensors.at(0)[130 * 160 + 140], 0x80 | c.code) << c.amax;
+  }
+}
+
 TEST(EncodeWeight, LetsFp8KeepNegativeZero) {
   const Encoded encoded =
       encode(f32_weight({-0.0f, 448, -1e-6f, 0}, 1), Format::kFp8E4m3Block128x128).value();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -13,6 +15,7 @@
 #include "models/deepseek_v4/config.h"
 #include "quant/numeric.h"
 #include "tools/convert/cast.h"
+#include "tools/convert/input_scale.h"
 #include "tools/convert/stored_weight.h"
 #include "tools/synth/inventory.h"
 #include "tools/synth/presets.h"
@@ -47,6 +50,10 @@ uint16_t stored_value<uint16_t>(float value) {
   return quant::f32_to_bf16(value);
 }
 
+float normal_value(const InventoryEntry& entry, uint64_t seed, int64_t position) {
+  return entry.mean + entry.deviation * random_normal(seed, static_cast<uint64_t>(position));
+}
+
 template <class T>
 Result<void> make_normal(const InventoryEntry& entry, uint64_t seed, const WriteBytes& write) {
   const int64_t count = entry.shape.num_elements();
@@ -54,8 +61,7 @@ Result<void> make_normal(const InventoryEntry& entry, uint64_t seed, const Write
   for (int64_t begin = 0; begin < count; begin += kChunkElements) {
     values.resize(static_cast<size_t>(std::min(kChunkElements, count - begin)));
     for (size_t i = 0; i < values.size(); ++i) {
-      const auto position = static_cast<uint64_t>(begin) + i;
-      values[i] = stored_value<T>(entry.mean + entry.deviation * random_normal(seed, position));
+      values[i] = stored_value<T>(normal_value(entry, seed, begin + static_cast<int64_t>(i)));
     }
     TRY(write(0, begin * static_cast<int64_t>(sizeof(T)), bytes_of(values)));
   }
@@ -122,6 +128,7 @@ struct SynthGroup {
   std::vector<InventoryEntry> weights;
   Format format = Format::kBf16;
   uint64_t seed = 0;
+  std::optional<float> input_scale;
 };
 
 int32_t shared_global_exponent(const SynthGroup& group) {
@@ -212,13 +219,21 @@ Result<ErrorStatistics> make_weights(const SynthGroup& group, const WriteBytes& 
 
 Piece weight_piece(SynthGroup group) {
   Piece piece{.module_class = module_class(group.weights.front().name)};
+  std::vector<std::string> names;
   for (const InventoryEntry& entry : group.weights) {
     for (TensorMeta& meta :
          stored_tensors(entry.name, group.format, entry.shape[0], entry.shape[1])) {
       piece.tensors.push_back(std::move(meta));
     }
+    names.push_back(entry.name);
   }
-  piece.make = [group = std::move(group)](const WriteBytes& write) {
+  const size_t first_input_scale = piece.tensors.size();
+  if (group.input_scale) append_input_scales(names, piece.tensors);
+  piece.make = [group = std::move(group),
+                first_input_scale](const WriteBytes& write) -> Result<ErrorStatistics> {
+    if (group.input_scale) {
+      TRY(write_input_scales(*group.input_scale, first_input_scale, group.weights.size(), write));
+    }
     return make_weights(group, write);
   };
   return piece;
@@ -236,18 +251,37 @@ Result<void> check_widths(const std::vector<InventoryEntry>& inventory, Checkpoi
   return {};
 }
 
+// The largest |gamma| of a norm in BF16, without writing it.
+float gamma_amax(const InventoryEntry& norm, uint64_t seed) {
+  const uint64_t own_seed = tensor_seed(seed, norm.name);
+  float amax = 0;
+  for (int64_t i = 0; i < norm.shape.num_elements(); ++i) {
+    const uint16_t stored = stored_value<uint16_t>(normal_value(norm, own_seed, i));
+    amax = std::max(amax, std::fabs(quant::bf16_to_f32(stored)));
+  }
+  return amax;
+}
+
 std::vector<Piece> make_pieces(const std::vector<InventoryEntry>& inventory,
-                               int64_t num_experts,
+                               const models::deepseek_v4::Config& config,
                                const SynthOptions& options) {
   std::vector<Piece> pieces;
+  float gate_scale = 0;  // of the layer that the entries belong to; its norm comes first
   for (size_t i = 0; i < inventory.size(); ++i) {
     const InventoryEntry& entry = inventory[i];
     if (entry.role == WeightRole::kOther) {
-      pieces.push_back(tensor_piece(entry, num_experts, options.seed));
+      if (entry.name.ends_with(".ffn_norm.weight")) {
+        gate_scale = gate_input_scale(config, gamma_amax(entry, options.seed));
+      }
+      pieces.push_back(tensor_piece(entry, config.n_routed_experts, options.seed));
       continue;
     }
     SynthGroup group{
         .weights = {entry}, .format = stored_format(entry, options.format), .seed = options.seed};
+    if (group.format == Format::kNvfp4) {
+      const std::optional<float> down = down_input_scale(config);
+      group.input_scale = down && !entry.name.ends_with(".w2") ? std::optional(gate_scale) : down;
+    }
     if (entry.name.ends_with(".w1")) group.weights.push_back(inventory[++i]);  // w3 comes next
     pieces.push_back(weight_piece(std::move(group)));
   }
@@ -284,7 +318,7 @@ Result<Synthesis> synthesize(const json::Object& config, const SynthOptions& opt
                                            {.format = options.format,
                                             .num_hidden_layers = parsed.num_hidden_layers,
                                             .drafts_differ = has_drafts});
-  return Synthesis{.pieces = make_pieces(inventory, parsed.n_routed_experts, options),
+  return Synthesis{.pieces = make_pieces(inventory, parsed, options),
                    .config = std::move(declaration.config),
                    .hf_quant = std::move(declaration.hf_quant)};
 }

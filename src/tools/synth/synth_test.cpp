@@ -90,10 +90,13 @@ TEST(Presets, HaveThePublishedTensors) {
   EXPECT_FALSE(flash.metas.contains("layers.3.ffn.gate.tid2eid"));
 }
 
-TEST(Presets, Nvfp4HasThreeTensorsPerMainExpert) {
+// Two tensors per weight in native form (weight, scale), four in ModelOpt's (weight, weight_scale,
+// weight_scale_2, input_scale).
+TEST(Presets, Nvfp4HasTwoMoreTensorsPerWeightOfAMainExpert) {
   const Totals nvfp4 = totals("flash", CheckpointFormat::kNvfp4);
-  EXPECT_EQ(nvfp4.tensors - totals("flash", CheckpointFormat::kNative).tensors, 43 * 256 * 3);
+  EXPECT_EQ(nvfp4.tensors - totals("flash", CheckpointFormat::kNative).tensors, 43 * 256 * 3 * 2);
   EXPECT_TRUE(nvfp4.metas.contains("layers.7.ffn.experts.0.w3.weight_scale_2"));
+  EXPECT_TRUE(nvfp4.metas.contains("layers.7.ffn.experts.0.w3.input_scale"));
   EXPECT_TRUE(nvfp4.metas.contains("mtp.0.ffn.experts.0.w3.scale"));
 }
 
