@@ -451,12 +451,17 @@ class Detector final {
                                fmt::join(formats[false], " and ")));
   }
 
-  // S5: static activation scales that only some experts have.
+  // S5: static activation scales that only some experts have, or none where they are declared.
   void check_input_scales() {
     std::map<std::pair<ModuleClass, bool>, std::pair<int32_t, std::vector<std::string>>> found;
+    std::set<std::pair<ModuleClass, bool>> weight_only;
     for (const DetectedModule& module : detection_.modules) {
       if (module.scheme.kind != SchemeKind::kNvfp4 || !module.is_sound) continue;
-      auto& [with, without] = found[{module.role.module_class, module.role.is_draft}];
+      const std::pair key(module.role.module_class, module.role.is_draft);
+      const bool is_weight_only = module.scheme.carrier != Carrier::kModelOpt ||
+                                  detection_.evidence_of(module).find("W4A16") != std::string::npos;
+      if (is_weight_only) weight_only.insert(key);
+      auto& [with, without] = found[key];
       if (module.scheme.has_input_scale) {
         ++with;
       } else {
@@ -465,6 +470,16 @@ class Detector final {
     }
     for (const auto& [key, counts] : found) {
       const auto& [with, without] = counts;
+      if (with == 0 && !weight_only.contains(key)) {
+        collector_.add(
+            Severity::kWarning,
+            "Q-S5",
+            fmt::format("none of {} NVFP4 {} modules has an input_scale: activations keep "
+                        "16 bits (W4A16) on every device. Fix: export with calibration, "
+                        "or declare W4A16_NVFP4.",
+                        without.size(),
+                        role_name({.module_class = key.first, .is_draft = key.second})));
+      }
       if (with == 0 || without.empty()) continue;
       constexpr size_t kShown = 12;
       const std::vector<std::string> shown(

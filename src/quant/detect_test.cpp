@@ -826,6 +826,16 @@ TEST(Mutation, InputScaleMissingInSomeExpertsIsS5) {
   EXPECT_THAT(errors_of(detect_fixture(fixture, {.ignores_input_scales = true})), IsEmpty());
 }
 
+TEST(Mutation, InputScaleMissingEverywhereIsAWarning) {
+  Fixture fixture = v4_form_b();
+  std::erase_if(fixture.tensors,
+                [](const TensorMeta& tensor) { return tensor.name.ends_with(".input_scale"); });
+  const Detection detection = detect_fixture(fixture);
+  EXPECT_THAT(errors_of(detection), IsEmpty()) << text_of(detection);
+  EXPECT_THAT(codes_of(detection, Severity::kWarning), ElementsAre("Q-S5"));
+  EXPECT_THAT(message_of(detection, "Q-S5"), HasSubstr("W4A16"));
+}
+
 TEST(Mutation, EntryInListAndExclusionIsC5) {
   Fixture fixture = plain({.attention = bf16, .shared = nvfp4, .experts = nvfp4});
   fixture.config(
