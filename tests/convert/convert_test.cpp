@@ -355,11 +355,17 @@ TEST(ConvertRefuses, AnOutputInsideTheInput) {
 }
 
 TEST(ConvertRefuses, FusedExperts) {
-  EditableModel model = EditableModel::read(bf16_dir());
-  model.tensors["model.layers.0.mlp.experts.down_proj"] = {
-      .dtype = DType::kBf16, .shape = {1, 2, 2}, .bytes = std::vector<std::byte>(8)};
-  const TemporaryDirectory dir;
-  EXPECT_EQ(refusal(model.write(), {.out = dir.path() / "out"}).code, Errc::kUnsupported);
+  for (const char* name :
+       {"model.layers.0.mlp.experts.down_proj", "model.layers.0.mlp.experts.gate_up_proj"}) {
+    EditableModel model = EditableModel::read(bf16_dir());
+    model.tensors[name] = {
+        .dtype = DType::kBf16, .shape = {1, 2, 2}, .bytes = std::vector<std::byte>(8)};
+    const TemporaryDirectory dir;
+    const Error error = refusal(model.write(), {.out = dir.path() / "out"});
+    EXPECT_EQ(error.code, Errc::kUnsupported);
+    EXPECT_THAT(error.message, HasSubstr(name));
+    EXPECT_THAT(error.message, HasSubstr("expected one tensor per expert"));
+  }
 }
 
 TEST(ConvertRefuses, DamagedInputs) {
