@@ -44,6 +44,7 @@ std::vector<Conversation> make_random(const DatasetOptions& options,
                                       const PromptWords& words,
                                       Random& random) {
   std::vector<Conversation> conversations;
+  conversations.reserve(static_cast<size_t>(options.num_prompts));
   for (int32_t i = 0; i < options.num_prompts; ++i) {
     conversations.push_back(
         {.turns = {random_turn(options, words, words.template_tokens, random)}});

@@ -37,11 +37,11 @@ std::string failure_kind(CURLcode code) {
 
 // One exchange and everything that libcurl keeps pointers into.
 struct Exchange {
-  explicit Exchange(HttpCall call_, HttpClient::OnBytes on_bytes_, HttpClient::OnDone on_done_)
+  Exchange(HttpCall http_call, HttpClient::OnBytes take_bytes, HttpClient::OnDone take_end)
       : curl(curl_easy_init()),
-        call(std::move(call_)),
-        on_bytes(std::move(on_bytes_)),
-        on_done(std::move(on_done_)) {
+        call(std::move(http_call)),
+        on_bytes(std::move(take_bytes)),
+        on_done(std::move(take_end)) {
     CHECK(curl != nullptr);
   }
   Exchange(const Exchange&) = delete;

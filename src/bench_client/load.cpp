@@ -15,8 +15,8 @@ TimePoint now() { return std::chrono::steady_clock::now(); }
 
 // A conversation in flight, at one of its turns.
 struct Flight {
-  Flight(const Conversation& conversation_, bool is_stream)
-      : conversation(conversation_), messages(conversation_.opening), reader(is_stream) {}
+  Flight(const Conversation& whole, bool is_stream)
+      : conversation(whole), messages(whole.opening), reader(is_stream) {}
 
   const Turn& current() const { return conversation.turns[static_cast<size_t>(turn)]; }
 

@@ -52,7 +52,7 @@ bool sweeps_rates(const BenchmarkOptions& options) { return options.request_rate
 std::string point_label(const BenchmarkOptions& options, const RunReport& report) {
   const std::string rate =
       std::isinf(report.request_rate) ? "inf" : fmt::format("{:g}", report.request_rate);
-  const std::string concurrency =
+  std::string concurrency =
       report.max_concurrency > 0 ? fmt::format("{}", report.max_concurrency) : "any";
   if (!sweeps_rates(options)) return concurrency;
   return options.max_concurrencies.size() > 1 ? rate + " / " + concurrency : rate;

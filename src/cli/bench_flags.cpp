@@ -159,6 +159,9 @@ void add_request(CLI::App& app, BenchServeFlags& flags) {
          [&] { target.ignore_eos = false; },
          "Let answers end before their length")
       ->group(group);
+  app.add_flag_callback(
+         "--ignore-eos", [&] { target.ignore_eos = true; }, "The default; other benchmarks ask")
+      ->group(group);
   app.add_option("--temperature", target.temperature, "0: greedy")
       ->check(CLI::Range(0.0, 100.0).description(""))
       ->type_name("X")

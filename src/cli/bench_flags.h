@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "bench_client/benchmark.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the flag library's
 class App;
 }  // namespace CLI
 

@@ -95,7 +95,7 @@ class Status(PageCase):
         self.assertRegex(browser.text("#facts"), r"Nibble \S+, up \d+ s, 16,384 tokens of context")
         self.assertIn("matmul", browser.text("#kernels"))
         self.assertIn("Why: ", browser.text("#kernels"))
-        self.assertRegex(browser.text("#kv-pages"), r"^\d+ of \d+ pages$")
+        self.assertRegex(browser.text("#kv-pages"), r"^\d+ of \d+ pages, \d+ cached$")
 
     def test_requests_of_others_show_up_as_numbers_only(self):
         body = {"messages": [{"role": "user", "content": "xylophone"}], "max_tokens": 9, "ignore_eos": True}

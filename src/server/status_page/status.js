@@ -63,14 +63,21 @@ function showRates(data, now) {
   previous = { data, now };
 }
 
-function showLoad(load) {
+function percent(share) {
+  return share > 0 && share < 0.1 ? (share * 100).toFixed(1) : String(Math.round(share * 100));
+}
+
+function showLoad(load, totals) {
   setText("running", load.running);
   setText("queued", load.queued);
   setText("connections", load.connections);
+  setText("longest-gap", load.longest_gap_ms > 0 ? `longest gap ${seconds(load.longest_gap_ms / 1000)}` : "");
   const share = load.kv_pages_total > 0 ? load.kv_pages_used / load.kv_pages_total : 0;
-  setText("kv-share", share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.round(share * 100));
-  setText("kv-pages", `${load.kv_pages_used} of ${load.kv_pages_total} pages`);
+  setText("kv-share", percent(share));
+  setText("kv-pages", `${load.kv_pages_used} of ${load.kv_pages_total} pages, ${load.kv_pages_cached} cached`);
   byId("kv-meter").value = share;
+  const asked = totals.prefix_query_tokens;
+  setText("prefix-hits", asked > 0 ? `${percent(totals.prefix_hit_tokens / asked)}% from the prefix cache` : "");
 }
 
 function recentRow(request) {
@@ -119,7 +126,7 @@ function show(data) {
     `${data.model.max_model_len.toLocaleString("en")} tokens of context`);
   showState(data.state);
   showRates(data, performance.now());
-  showLoad(data.load);
+  showLoad(data.load, data.totals);
   showRecent(data.recent);
   showKernels(data.kernels);
 }
