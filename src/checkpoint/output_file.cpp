@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -14,6 +15,9 @@
 
 namespace nibble::checkpoint {
 namespace {
+
+// Longer writes make Linux look for megabytes of contiguous page cache, at several times the cost.
+constexpr size_t kMaxWriteBytes = 256 << 10;
 
 Error disk_error(const Path& path, std::string_view action) {
   const int saved = errno;
@@ -72,7 +76,7 @@ Result<void> OutputFile::reserve(int64_t num_bytes) {
 
 Result<void> OutputFile::write_at(int64_t offset, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    const ssize_t n = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), kMaxWriteBytes), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fault("write");
     offset += n;
