@@ -7,14 +7,20 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "server/anthropic_request.h"
 #include "server/chat_request.h"
 #include "server/completion_request.h"
+#include "server/responses_request.h"
 #include "text/tokenizer.h"
 
 namespace {
 
 using nibble::Error;
+using nibble::Result;
+using nibble::server::AnthropicPurpose;
+using nibble::server::ChatRequest;
 using nibble::server::GenerationFields;
+using nibble::server::ResponsesRequest;
 using nibble::server::ServedModel;
 
 constexpr int32_t kVocabSize = 4096;
@@ -39,6 +45,27 @@ void check_fields(const GenerationFields& fields) {
 
 void check_error(const Error& error) { CHECK(!error.message.empty()); }
 
+void check_chat(const Result<ChatRequest>& chat) {
+  if (!chat.ok()) return check_error(chat.error());
+  CHECK(chat->num_unknown_fields >= 0);
+  check_fields(chat->fields);
+  const auto ids = nibble::server::encode_chat(*chat, tokenizer());
+  if (!ids.ok()) return check_error(ids.error());
+  CHECK(!ids->empty());
+}
+
+// What is kept of a response is read again when a later one continues it.
+void check_response(const Result<ResponsesRequest>& response) {
+  if (!response.ok()) return check_error(response.error());
+  check_chat(response->chat);
+  const std::string kept = nibble::json::dump(response->items, nibble::json::Style::kCompact);
+  CHECK(nibble::json::parse(kept).ok());
+}
+
+Result<nibble::json::Array> find_items(const std::string&) {
+  return nibble::json::Array{nibble::json::make_object({{"role", "user"}, {"content", "x"}})};
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -48,15 +75,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto body = nibble::json::parse(text);
   if (!body.ok()) return 0;
 
-  const auto chat = nibble::server::parse_chat_request(*body, model);
-  if (chat.ok()) {
-    check_fields(chat->fields);
-    const auto ids = nibble::server::encode_chat(*chat, tokenizer());
-    if (!ids.ok()) check_error(ids.error());
-    if (ids.ok()) CHECK(!ids->empty());
-  } else {
-    check_error(chat.error());
+  check_chat(nibble::server::parse_chat_request(*body, model));
+  for (const auto purpose : {AnthropicPurpose::kMessage, AnthropicPurpose::kCountTokens}) {
+    check_chat(nibble::server::parse_anthropic_request(*body, model, purpose));
   }
+  check_response(nibble::server::parse_responses_request(*body, model, &find_items));
   const auto completion = nibble::server::parse_completion_request(*body, model, tokenizer());
   if (!completion.ok()) {
     check_error(completion.error());

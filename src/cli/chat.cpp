@@ -101,7 +101,9 @@ class Conversation final {
     request.id = "chat";
     request.sampling = sampling_params(flags_.sampling, session_.defaults.generation);
     show_markup(request.sampling, *session_.tokenizer);
-    TRY_ASSIGN(request.prompt_ids, encode_chat(messages_, thinking, *session_.tokenizer));
+    TRY_ASSIGN(
+        request.prompt_ids,
+        encode_chat(messages_, thinking, session_.defaults.chat_generation, *session_.tokenizer));
     AnswerPrinter printer(thinking);
     TRY_ASSIGN(
         const engine::Finish finish,

@@ -68,8 +68,13 @@ Result<engine::Finish> complete(engine::Engine& engine,
 
 Result<std::vector<int32_t>> encode_chat(const std::vector<text::Message>& messages,
                                          text::ThinkingMode thinking,
+                                         text::Generation generation,
                                          const text::Tokenizer& tokenizer) {
-  TRY_ASSIGN(const text::Prompt prompt, text::render_chat(messages, {.thinking = thinking}));
+  TRY_ASSIGN(const text::Prompt prompt,
+             text::render_chat(messages,
+                               {.thinking = thinking,
+                                .effort = text::plain_effort(generation),
+                                .generation = generation}));
   return tokenizer.encode(prompt.text, prompt.special_ranges);
 }
 

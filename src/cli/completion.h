@@ -25,6 +25,7 @@ Result<engine::Finish> complete(engine::Engine& engine,
 // A conversation to token ids: only what the chat format itself writes may become special tokens.
 Result<std::vector<int32_t>> encode_chat(const std::vector<text::Message>& messages,
                                          text::ThinkingMode thinking,
+                                         text::Generation generation,
                                          const text::Tokenizer& tokenizer);
 
 // Lets the special tokens that AnswerPrinter reads, and no others, into the text of an answer.

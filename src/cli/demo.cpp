@@ -27,6 +27,7 @@ Result<void> run_demo(const DemoFlags& flags) {
   TRY_ASSIGN(request.prompt_ids,
              encode_chat({{.role = text::Role::kUser, .content = std::string(kQuestion)}},
                          text::ThinkingMode::kChat,
+                         session.defaults.chat_generation,
                          *session.tokenizer));
   const InterruptGuard interrupt;
   AnswerPrinter printer(text::ThinkingMode::kChat);

@@ -40,7 +40,10 @@ Result<void> run_generate(const GenerateFlags& flags) {
   } else {
     show_markup(request.sampling, *session.tokenizer);
     TRY_ASSIGN(request.prompt_ids,
-               encode_chat(conversation(flags.system, prompt), thinking, *session.tokenizer));
+               encode_chat(conversation(flags.system, prompt),
+                           thinking,
+                           session.defaults.chat_generation,
+                           *session.tokenizer));
   }
 
   const InterruptGuard interrupt;

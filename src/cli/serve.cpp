@@ -75,6 +75,7 @@ server::ModelConfig model_config(const ServeFlags& flags, const Session& session
   config.load_seconds = session.load_seconds;
   config.default_sampling = sampling_params(sampling, session.defaults.generation);
   if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
+  config.generation = session.defaults.chat_generation;
   return config;
 }
 

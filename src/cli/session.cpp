@@ -113,6 +113,9 @@ Result<ModelDefaults> read_defaults(const Path& model) {
     }
   }
   TRY_ASSIGN(const int64_t bos, config.integer_or({"bos_token_id"}, kIds, -1));
+  // The releases with DSpark stages moved the effort prefixes; nothing else tells them apart.
+  TRY_ASSIGN(const int64_t block_size, config.integer_or({"dspark_block_size"}, kIds, 0));
+  if (block_size > 0) defaults.chat_generation = text::Generation::kJuly;
   defaults.bos_token_id = defaults.generation.bos_token_id.value_or(static_cast<int32_t>(bos));
   return defaults;
 }

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "engine/engine.h"
 #include "models/model.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 namespace nibble::cli {
@@ -47,6 +48,7 @@ struct ModelDefaults {
   checkpoint::GenerationConfig generation;
   std::vector<int32_t> eos_token_ids;
   int32_t bos_token_id = -1;  // -1: none
+  text::Generation chat_generation = text::Generation::kApril;
 };
 Result<ModelDefaults> read_defaults(const Path& model);
 

@@ -1,6 +1,11 @@
 #include "cli/session.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "cli/decision_trace.h"
 
@@ -43,6 +48,19 @@ TEST(Session, ReadsTheBundledModelsDefaults) {
   EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{1}));
   EXPECT_EQ(defaults->bos_token_id, 0);
   EXPECT_EQ(defaults->generation.temperature, 0.6);
+}
+
+TEST(Session, TellsTheChatGenerationByDspark) {
+  const Path directory =
+      Path(::testing::TempDir()) / ("nibble_session_test." + std::to_string(::getpid()));
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory / "config.json") << R"({"eos_token_id": 1, "dspark_block_size": 5})";
+  const auto later = read_defaults(directory);
+  std::filesystem::remove_all(directory);
+  ASSERT_TRUE(later.ok()) << later.error().message;
+  EXPECT_EQ(later->chat_generation, text::Generation::kJuly);
+  EXPECT_EQ(read_defaults(NIBBLE_SOURCE_DIR "/models/tiny-v4")->chat_generation,
+            text::Generation::kApril);
 }
 
 TEST(Session, SumsUpKernelsByWeight) {

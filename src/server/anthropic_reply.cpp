@@ -76,20 +76,12 @@ AnthropicReply::AnthropicReply(Options options, const text::Tokenizer& tokenizer
 void AnthropicReply::add(int32_t, engine::Output&& output, std::string* events) {
   for (const TurnPiece& piece : turn_.add(std::move(output))) {
     if (piece.kind == TurnPiece::Kind::kReasoning && !options_.include_reasoning) continue;
-    const bool continues = !blocks_.empty() && belongs_to(piece, blocks_.back());
+    const bool continues = !blocks_.empty() && continues_block(piece, blocks_.back().kind);
     if (!continues) begin_block(piece, events);
     if (piece.kind == TurnPiece::Kind::kCallBegin) continue;
     blocks_.back().text += piece.text;
     if (events != nullptr) append_delta(piece, *events);
   }
-}
-
-bool AnthropicReply::belongs_to(const TurnPiece& piece, const Block& block) {
-  if (piece.kind == TurnPiece::Kind::kCallBegin) return false;
-  if (piece.kind == TurnPiece::Kind::kCallArguments) {
-    return block.kind == TurnPiece::Kind::kCallBegin;
-  }
-  return block.kind == piece.kind;
 }
 
 // Cumulative. What came from the prefix cache does not count as input.

@@ -54,7 +54,6 @@ class AnthropicReply final {
     std::string id;        // of the tool use
   };
 
-  static bool belongs_to(const TurnPiece& piece, const Block& block);
   void begin_block(const TurnPiece& piece, std::string* events);
   void end_block(std::string& events);
   void append_delta(const TurnPiece& piece, std::string& events) const;

@@ -33,13 +33,6 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
 constexpr std::string_view kBlockSeparator = "\n\n";  // as the encoder joins blocks of a turn
 
-Result<std::string> required_string(FieldReader& reader, std::string_view key) {
-  std::optional<std::string> text;
-  TRY(reader.read(key, text));
-  if (!text) return wrong_value(reader.param(key), "is missing");
-  return *std::move(text);
-}
-
 void join(std::string& text, std::string_view block) {
   if (!text.empty()) text += kBlockSeparator;
   text += block;
@@ -58,12 +51,12 @@ Result<std::vector<std::string>> read_texts(const json::Value& content, const st
     const json::Object* block = (*blocks)[i].as_object();
     if (block == nullptr) return wrong_type(block_path, "an object", (*blocks)[i]);
     FieldReader reader(*block, block_path + ".");
-    TRY_ASSIGN(const std::string type, required_string(reader, "type"));
+    TRY_ASSIGN(const std::string type, reader.required_string("type"));
     if (type != "text") {
       return unsupported_field(reader.param("type"),
                                "this model reads text only; expected \"text\"");
     }
-    TRY_ASSIGN(std::string text, required_string(reader, "text"));
+    TRY_ASSIGN(std::string text, reader.required_string("text"));
     texts.push_back(std::move(text));
   }
   return texts;
@@ -98,9 +91,9 @@ class BlockReader final {
     const json::Object* object = value.as_object();
     if (object == nullptr) return wrong_type(path, "an object", value);
     FieldReader reader(*object, path + ".");
-    TRY_ASSIGN(const std::string type, required_string(reader, "type"));
+    TRY_ASSIGN(const std::string type, reader.required_string("type"));
     if (type == "text") {
-      TRY_ASSIGN(const std::string text, required_string(reader, "text"));
+      TRY_ASSIGN(const std::string text, reader.required_string("text"));
       add_text(text);
       return {};
     }
@@ -127,7 +120,7 @@ class BlockReader final {
   }
 
   Result<void> read_thinking(FieldReader& reader) {
-    TRY_ASSIGN(const std::string thinking, required_string(reader, "thinking"));
+    TRY_ASSIGN(const std::string thinking, reader.required_string("thinking"));
     std::string signature;  // of no use: the text itself is here
     TRY(reader.read("signature", signature));
     std::optional<std::string>& reasoning = current().reasoning_content;
@@ -137,8 +130,8 @@ class BlockReader final {
 
   Result<void> read_tool_use(FieldReader& reader) {
     text::ToolCall call;
-    TRY_ASSIGN(call.id, required_string(reader, "id"));
-    TRY_ASSIGN(call.name, required_string(reader, "name"));
+    TRY_ASSIGN(call.id, reader.required_string("id"));
+    TRY_ASSIGN(call.name, reader.required_string("name"));
     TRY(check_function_name(call.name, reader.param("name")));
     TRY_ASSIGN(const json::Object* input, reader.object("input"));
     if (input == nullptr) return wrong_value(reader.param("input"), "is missing");
@@ -149,7 +142,7 @@ class BlockReader final {
 
   Result<void> read_tool_result(FieldReader& reader) {
     Message result = {.role = Role::kTool};
-    TRY_ASSIGN(result.tool_call_id, required_string(reader, "tool_use_id"));
+    TRY_ASSIGN(result.tool_call_id, reader.required_string("tool_use_id"));
     bool is_error = false;  // the prompt format has no mark for it; the content tells
     TRY(reader.read("is_error", is_error));
     if (const json::Value* content = reader.any("content")) {
@@ -176,7 +169,7 @@ class BlockReader final {
 // --- messages
 
 Result<Role> read_role(FieldReader& reader) {
-  TRY_ASSIGN(const std::string name, required_string(reader, "role"));
+  TRY_ASSIGN(const std::string name, reader.required_string("role"));
   if (name == "user") return Role::kUser;
   if (name == "assistant") return Role::kAssistant;
   constexpr size_t kMaxShown = 40;
@@ -248,7 +241,7 @@ Result<json::Value> read_tool(const json::Value& value, const std::string& path)
     return unsupported_field(reader.param("type"),
                              "this server runs no tools itself; expected \"custom\"");
   }
-  TRY_ASSIGN(std::string name, required_string(reader, "name"));
+  TRY_ASSIGN(std::string name, reader.required_string("name"));
   TRY(check_function_name(name, reader.param("name")));
   json::Object function = json::make_object({{"name", std::move(name)}});
   std::optional<std::string> description;
@@ -267,12 +260,12 @@ Result<void> read_tool_choice(FieldReader& top, ToolWish& wish) {
   TRY_ASSIGN(const json::Object* choice, top.object("tool_choice"));
   if (choice == nullptr) return {};
   FieldReader reader(*choice, "tool_choice.");
-  TRY_ASSIGN(const std::string type, required_string(reader, "type"));
+  TRY_ASSIGN(const std::string type, reader.required_string("type"));
   bool disable_parallel = false;
   TRY(reader.read("disable_parallel_tool_use", disable_parallel));
   wish.parallel = !disable_parallel;
   if (type == "tool") {
-    TRY_ASSIGN(wish.name, required_string(reader, "name"));
+    TRY_ASSIGN(wish.name, reader.required_string("name"));
     wish.choice = ToolChoice::kNamed;
   } else if (type == "any") {
     wish.choice = ToolChoice::kRequired;
@@ -302,7 +295,7 @@ Result<void> read_thinking_field(FieldReader& top, ThinkingWish& wish, ChatReque
   TRY_ASSIGN(const json::Object* thinking, top.object("thinking"));
   if (thinking == nullptr) return {};
   FieldReader reader(*thinking, "thinking.");
-  TRY_ASSIGN(const std::string type, required_string(reader, "type"));
+  TRY_ASSIGN(const std::string type, reader.required_string("type"));
   if (type != "enabled" && type != "adaptive" && type != "disabled") {
     return wrong_value(reader.param("type"), "expected enabled, adaptive or disabled");
   }
@@ -324,7 +317,7 @@ Result<void> read_format(FieldReader& parent, std::string_view key, ChatRequest&
   FormatWish wish = {
       .kind = FormatWish::Kind::kJsonSchema, .strict = true, .param = parent.param(key)};
   FieldReader reader(*format, wish.param + ".");
-  TRY_ASSIGN(const std::string type, required_string(reader, "type"));
+  TRY_ASSIGN(const std::string type, reader.required_string("type"));
   if (type != "json_schema") return wrong_value(reader.param("type"), "expected json_schema");
   TRY_ASSIGN(wish.schema, reader.object("schema"));
   if (wish.schema == nullptr) return wrong_value(reader.param("schema"), "is missing");
@@ -369,7 +362,8 @@ Result<void> read_generation(FieldReader& reader,
   TRY(read_max_tokens(reader, purpose, fields.sampling.max_tokens));
   TRY(reader.read("stream", fields.stream));
   TRY(read_stop(reader, "stop_sequences", fields.sampling.stop));
-  return read_sampling(reader, model, fields);
+  TRY(read_sampling(reader, model, fields));
+  return read_scheduling(reader, fields);
 }
 
 }  // namespace

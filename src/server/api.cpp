@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "server/error_response.h"
+#include "server/field_reader.h"
 #include "server/open_metrics.h"
 #include "server/status_page.h"
 
@@ -17,12 +18,30 @@ namespace nibble::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kResponsePrefix = "/v1/responses/";
+constexpr std::string_view kCancelSuffix = "/cancel";
+
 Error api_error(Errc code, std::string message, std::string reason) {
   return {code, std::move(message), std::move(reason), {}};
 }
 
 std::string reason_of(const Error& error) {
   return error.reason.empty() ? errc_name(error.code) : error.reason;
+}
+
+bool is_in_background(const StoredResponse& stored) {
+  const Result<json::Value> body =
+      json::parse(stored.body, {.max_depth = 256, .max_nodes = INT64_MAX, .max_bytes = INT64_MAX});
+  const json::Value* flag = body.ok() ? body->find("background") : nullptr;
+  return flag != nullptr && flag->as_bool() != nullptr && *flag->as_bool();
+}
+
+HttpResponse unknown_response(const std::string& id) {
+  constexpr size_t kMaxShown = 100;
+  return error_response(
+      api_error(Errc::kNotFound,
+                fmt::format("no response '{}' is kept here", id.substr(0, kMaxShown)),
+                "not_found"));
 }
 
 }  // namespace
@@ -80,6 +99,7 @@ const Api::Route* Api::find_route(std::string_view path) {
        .allow = "GET, OPTIONS",
        .plan = &GenerationPlanner::completion,
        .fixed_body = R"({"prompt":"Hello","max_tokens":1,"temperature":0})"},
+      {.path = "/v1/responses", .allow = kWrite, .plan = &GenerationPlanner::response},
       {.path = "/v1/messages",
        .allow = kWrite,
        .plan = &GenerationPlanner::anthropic_message,
@@ -99,8 +119,16 @@ const Api::Route* Api::find_route(std::string_view path) {
       .path = kModelPrefix, .allow = kRead, .answer = &Api::show_model};
   static constexpr Route kStatusPageRoute = {
       .path = "/", .allow = kRead, .access = Access::kPublic, .answer = &Api::status_page};
+  static constexpr Route kResponseRoute = {.path = kResponsePrefix,
+                                           .allow = "GET, HEAD, DELETE, OPTIONS",
+                                           .answer = &Api::stored_response};
+  static constexpr Route kCancelRoute = {
+      .path = "/v1/responses/{id}/cancel", .allow = kWrite, .answer = &Api::cancel_response};
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
+  }
+  if (path.starts_with(kResponsePrefix) && path.size() > kResponsePrefix.size()) {
+    return path.ends_with(kCancelSuffix) ? &kCancelRoute : &kResponseRoute;
   }
   if (is_status_page_path(path)) return &kStatusPageRoute;
   return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
@@ -119,7 +147,8 @@ Api::Api(Options options, engine::Engine& engine, const text::Tokenizer& tokeniz
                 .kernels = options_.kernels,
                 .page_size = engine.model_info().page_size,
                 .load_seconds = options_.load_seconds}),
-      planner_(options_.model, options_.version, tokenizer_, metrics_),
+      responses_(options_.response_limits),
+      planner_(options_.model, options_.version, tokenizer_, responses_, metrics_),
       unparsed_(options_.max_unparsed_requests) {
   for (int32_t i = 0; i < options_.num_parser_threads; ++i) {
     parser_threads_.emplace_back([this] { run_parser(); });
@@ -430,6 +459,52 @@ void Api::refuse(const Exchange& exchange, const Route& route, const Error& erro
     response = route.adapt_error(std::move(response), exchange.request_id());
   }
   open.respond(response);
+}
+
+// --- stored responses
+
+// GET gives it, DELETE forgets it and ends the work on it.
+HttpResponse Api::stored_response(const HttpRequest& request) {
+  const std::string id = request.path.substr(kResponsePrefix.size());
+  const KeyId owner = options_.access.owner_of(request);
+  const std::shared_ptr<const StoredResponse> stored = responses_.find(owner, id);
+  if (stored == nullptr) return unknown_response(id);
+  if (request.method == "DELETE") {
+    responses_.erase(owner, id);
+    abort_in_background(id);
+    return json_response(
+        json::make_object({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  }
+  if (request.target.find("stream=true") != std::string::npos) {
+    return error_response(unsupported_field("stream", "a kept response is not streamed again"));
+  }
+  return {.body = stored->body};
+}
+
+// The caller owns the response.
+void Api::abort_in_background(const std::string& response_id) {
+  const auto& working = generation_context_->in_background;
+  const auto found = std::find_if(working.begin(), working.end(), [&](const auto& generation) {
+    return generation->response_id() == response_id;
+  });
+  if (found == working.end()) return;
+  const std::shared_ptr<Generation> generation = *found;  // leaves the set as it ends
+  generation->abort();
+}
+
+HttpResponse Api::cancel_response(const HttpRequest& request) {
+  std::string id = request.path.substr(kResponsePrefix.size());
+  id.resize(id.size() - kCancelSuffix.size());
+  const KeyId owner = options_.access.owner_of(request);
+  const std::shared_ptr<const StoredResponse> stored = responses_.find(owner, id);
+  if (stored == nullptr) return unknown_response(id);
+  if (!is_in_background(*stored)) {
+    return error_response(
+        invalid_argument("only a response that was made with background: true can be cancelled"));
+  }
+  abort_in_background(id);
+  const std::shared_ptr<const StoredResponse> ended = responses_.find(owner, id);
+  return ended == nullptr ? unknown_response(id) : HttpResponse{.body = ended->body};
 }
 
 // Parser thread.

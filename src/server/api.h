@@ -23,6 +23,7 @@
 #include "server/metrics.h"
 #include "server/recent_requests.h"
 #include "server/request_log.h"
+#include "server/response_store.h"
 #include "text/tokenizer.h"
 
 namespace nibble::server {
@@ -41,6 +42,7 @@ class Api final {
     double load_seconds = 0;
     RequestLog* request_log = nullptr;        // outlives it; null: none
     std::function<double()> stalled_seconds;  // of the engine; empty: not watched
+    ResponseStore::Limits response_limits = {};
   };
 
   // Engine and tokenizer must outlive it.
@@ -90,6 +92,9 @@ class Api final {
   Result<GenerationPlan> make_plan(const HttpRequest& request, Planner planner);
   Result<std::optional<TimePoint>> deadline_of(const HttpRequest& request) const;
   void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
+  HttpResponse stored_response(const HttpRequest& request);
+  void abort_in_background(const std::string& response_id);
+  HttpResponse cancel_response(const HttpRequest& request);
   HttpResponse count_anthropic_tokens(const HttpRequest& request);
   HttpResponse error_answer(const Error& error) const;
   void refuse(const Exchange& exchange, const Route& route, const Error& error);
@@ -102,6 +107,7 @@ class Api final {
   const text::Tokenizer& tokenizer_;
   const int64_t created_;  // seconds since 1970
   Metrics metrics_;
+  ResponseStore responses_;
   const GenerationPlanner planner_;
   std::atomic<bool> is_draining_ = false;
   const TimePoint started_at_ = std::chrono::steady_clock::now();

@@ -9,6 +9,12 @@
 
 namespace nibble::server {
 
+bool continues_block(const TurnPiece& piece, TurnPiece::Kind block) {
+  if (piece.kind == TurnPiece::Kind::kCallBegin) return false;
+  if (piece.kind == TurnPiece::Kind::kCallArguments) return block == TurnPiece::Kind::kCallBegin;
+  return block == piece.kind;
+}
+
 AssistantTurn::AssistantTurn(const text::OutputParser::Options& parser,
                              std::string_view call_id_prefix,
                              const text::Tokenizer& tokenizer)

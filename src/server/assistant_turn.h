@@ -26,6 +26,10 @@ struct TurnPiece {
   std::string call_id;  // of kCallBegin
 };
 
+// True when `piece` goes on with a block that began with a piece of kind `block`, rather than
+// beginning one: reasoning, content, or a call with its arguments.
+bool continues_block(const TurnPiece& piece, TurnPiece::Kind block);
+
 // Why it ended, as every protocol distinguishes it.
 enum class TurnEnd {
   kStop,       // the model was done, or a stop string or id matched

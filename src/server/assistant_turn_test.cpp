@@ -56,7 +56,8 @@ std::string script(const std::vector<TurnPiece>& pieces) {
   return shown;
 }
 
-TEST(AssistantTurn, KeepsTheOrderOfTheTextInEverySplit) {
+// Field report B42: a start marker that was split over chunks leaked fragments.
+TEST(AssistantTurn, B42KeepsTheOrderOfTheTextInEverySplit) {
   for (const size_t bytes :
        {size_t{1}, size_t{2}, size_t{7}, size_t{40}, kTwoCallsAndText.size()}) {
     AssistantTurn turn = new_turn();

@@ -175,13 +175,19 @@ Result<void> check_ending(const std::vector<Message>& messages) {
 
 }  // namespace
 
-Result<std::vector<Message>> read_messages(const json::Array& messages) {
+Result<std::vector<Message>> read_messages(const json::Array& messages, bool continue_last) {
   if (messages.empty()) return wrong_value("messages", "expected at least one message");
   std::vector<Message> result;
   result.reserve(messages.size());
   for (size_t i = 0; i < messages.size(); ++i) {
     TRY_ASSIGN(Message message, read_message(messages[i], fmt::format("messages[{}]", i)));
     result.push_back(std::move(message));
+  }
+  if (continue_last) {
+    if (result.back().role != Role::kAssistant) {
+      return wrong_value("continue_final_message", "the last message is not the assistant's");
+    }
+    result.back().without_eos = true;
   }
   TRY(check_ending(result));
   return result;

@@ -14,7 +14,9 @@ namespace nibble::server {
 // latest_reminder. Content is a string or text parts; reasoning of earlier turns may be called
 // reasoning_content or reasoning. kInvalidArgument or kUnsupported (e.g. image parts) with the
 // param, such as "messages[2].content[0].type".
-Result<std::vector<text::Message>> read_messages(const json::Array& messages);
+// `continue_last`: the last message is the assistant's and goes on, as if it had "prefix": true.
+Result<std::vector<text::Message>> read_messages(const json::Array& messages,
+                                                 bool continue_last = false);
 
 // The bare `function` objects of a `tools` array.
 Result<json::Array> read_tools(const json::Array& tools);

@@ -157,6 +157,16 @@ Result<void> refuse_other_media(FieldReader& reader) {
   return {};
 }
 
+// The template's switches: whether the last message goes on or a new answer begins.
+Result<bool> read_continuation(FieldReader& reader) {
+  bool continue_last = false;
+  TRY(reader.read("continue_final_message", continue_last));
+  bool begin_answer = !continue_last;
+  TRY(reader.read("add_generation_prompt", begin_answer));
+  if (begin_answer != continue_last) return continue_last;
+  return wrong_value("add_generation_prompt", "expected the opposite of continue_final_message");
+}
+
 // A prompt that ends with a system message or reminder gets an empty user turn: the format has an
 // answer begin only after a user.
 void close_user_turn(std::vector<text::Message>& messages) {
@@ -184,7 +194,8 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
   const json::Value* messages = reader.any("messages");
   if (messages == nullptr) return wrong_value("messages", "is missing");
   if (!messages->is_array()) return wrong_type("messages", "an array", *messages);
-  TRY_ASSIGN(request.messages, read_messages(*messages->as_array()));
+  TRY_ASSIGN(const bool continue_last, read_continuation(reader));
+  TRY_ASSIGN(request.messages, read_messages(*messages->as_array(), continue_last));
   close_user_turn(request.messages);
   TRY_ASSIGN(const int64_t num_unknown_kwargs, read_thinking(reader, model, request.render));
   TRY(read_tools_into(reader, request));

@@ -151,6 +151,27 @@ TEST(ChatRequest, ContinuesAnAssistantMessageWithoutReasoningAgain) {
   EXPECT_FALSE(request.starts_in_reasoning());
 }
 
+TEST(ChatRequest, ContinuesTheFinalMessageWhenToldTo) {
+  constexpr const char* kOpen =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "The"}])";
+  const ChatRequest request = parse(
+      std::string(kOpen) + R"(, "continue_final_message": true, "add_generation_prompt": false})");
+  EXPECT_TRUE(request.messages.back().without_eos);
+  for (const char* extra : {R"(, "continue_final_message": true, "add_generation_prompt": true})",
+                            R"(, "add_generation_prompt": false})"}) {
+    const auto refused =
+        parse_chat_request(json::parse(std::string(kOpen) + extra).value(), served_model());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().param, "add_generation_prompt");
+  }
+}
+
+TEST(ChatRequest, ReadsWhatTheSchedulerGoesBy) {
+  const ChatRequest request = parse_with(R"(, "priority": 5, "cache_salt": "tenant")");
+  EXPECT_EQ(request.fields.priority, 5);
+  EXPECT_EQ(request.fields.cache_salt, "tenant");
+}
+
 TEST(ChatRequest, GivesAnEndingWithoutAUserAnEmptyTurn) {
   const ChatRequest request = parse_messages(R"([{"role": "system", "content": "s"}])");
   EXPECT_EQ(request.messages.back().role, Role::kUser);

@@ -28,11 +28,6 @@ constexpr EffortName kEfforts[] = {{"none", std::nullopt},
                                    {"xhigh", Effort::kMax},
                                    {"max", Effort::kMax}};
 
-// No prefix: plain thinking of that generation.
-Effort default_effort(text::Generation generation) {
-  return generation == text::Generation::kApril ? Effort::kHigh : Effort::kLow;
-}
-
 bool has_function(const json::Array& functions, const std::string& name) {
   return std::any_of(functions.begin(), functions.end(), [&](const json::Value& function) {
     const json::Value* found = function.find("name");
@@ -67,7 +62,7 @@ Result<void> apply_thinking(const ThinkingWish& wish,
                             const ServedModel& model,
                             text::RenderOptions& render) {
   render.generation = model.generation;
-  render.effort = default_effort(model.generation);
+  render.effort = text::plain_effort(model.generation);
   render.thinking = model.default_thinking;
   if (wish.effort) {
     const auto* known =

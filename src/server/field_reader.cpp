@@ -136,6 +136,13 @@ Result<void> FieldReader::read(std::string_view key, float& target, NumberRange 
   return {};
 }
 
+Result<std::string> FieldReader::required_string(std::string_view key) {
+  std::optional<std::string> text;
+  TRY(read(key, text));
+  if (!text) return wrong_value(param(key), "is missing");
+  return *std::move(text);
+}
+
 Result<const json::Array*> FieldReader::array(std::string_view key) {
   const json::Value* value = any(key);
   if (value == nullptr) return static_cast<const json::Array*>(nullptr);

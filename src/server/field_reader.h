@@ -47,6 +47,9 @@ class FieldReader final {
   Result<void> read(std::string_view key, std::optional<int64_t>& target, IntegerRange range);
   Result<void> read(std::string_view key, float& target, NumberRange range);
 
+  // kInvalidArgument when it is absent.
+  Result<std::string> required_string(std::string_view key);
+
   // The member of that kind, or nullptr when absent or null.
   Result<const json::Array*> array(std::string_view key);
   Result<const json::Object*> object(std::string_view key);

@@ -94,7 +94,11 @@ std::shared_ptr<Generation> Generation::start(GenerationContext& context,
                                               TimePoint received_at) {
   const auto self =
       std::make_shared<Generation>(context, std::move(plan), std::move(exchange), received_at);
-  self->exchange_.on_gone([self](Gone why) { self->abandon(why); });
+  if (self->plan_.is_background) {
+    context.in_background.insert(self);
+  } else {
+    self->exchange_.on_gone([self](Gone why) { self->abandon(why); });
+  }
   if (!self->is_over_) self->begin();
   return self;
 }
@@ -105,6 +109,7 @@ void Generation::begin() {
   if (plan_.deadline) {
     exchange_.at_deadline(*plan_.deadline, [self = shared_from_this()] { self->expire(); });
   }
+  if (plan_.is_background) answer_early();
   if (!plan_.stream) return;
   Exchange::Heartbeat heartbeat = context_.heartbeat;
   if (!plan_.ping.empty()) heartbeat.text = plan_.ping;
@@ -136,6 +141,25 @@ Result<void> Generation::submit_all() {
     ids_.push_back(std::move(id));
   }
   return {};
+}
+
+void Generation::answer_early() {
+  keep_reply();
+  if (plan_.stream) return;
+  HttpResponse response = json_response(visit_reply([](auto& reply) { return reply.body(); }));
+  response.headers = plan_.headers;
+  exchange_.respond(response);
+}
+
+void Generation::keep_reply() {
+  if (!plan_.keep) return;
+  visit_reply([this](auto& reply) {
+    if constexpr (requires { reply.stored(); }) plan_.keep(reply.stored());
+  });
+}
+
+void Generation::leave_background() {
+  if (plan_.is_background) context_.in_background.erase(shared_from_this());
 }
 
 void Generation::deliver(int32_t sequence, engine::Output&& output) {
@@ -190,6 +214,8 @@ void Generation::note_end(std::string_view end) {
 void Generation::finish() {
   is_over_ = true;
   note_end(record_.is_cut ? "length" : "stop");
+  keep_reply();
+  leave_background();
   if (!plan_.stream) {
     HttpResponse response =
         json_response(visit_reply([](const auto& reply) { return reply.body(); }));
@@ -208,9 +234,12 @@ void Generation::fail(const Error& error) {
   note_end(error.reason.empty() ? errc_name(error.code) : error.reason);
   const int status = http_status(error);
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
-  const bool has_begun = plan_.stream && ids_.size() == plan_.sequences.size();
-  if (has_begun) {
-    exchange_.write(visit_reply([&](auto& reply) { return reply.error_events(error); }));
+  const bool has_begun = ids_.size() == plan_.sequences.size();
+  const std::string events = visit_reply([&](auto& reply) { return reply.error_events(error); });
+  if (has_begun && plan_.is_background) keep_reply();
+  leave_background();
+  if (has_begun && plan_.stream) {
+    exchange_.write(events);
     return exchange_.finish_stream();
   }
   const bool is_temporary = status == 429 || status == 503;

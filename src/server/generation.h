@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -22,20 +24,29 @@
 #include "server/metrics.h"
 #include "server/recent_requests.h"
 #include "server/request_record.h"
+#include "server/responses_reply.h"
 
 namespace nibble::server {
 
 // Everything that parsing made of a request.
 struct GenerationPlan {
   std::vector<engine::Request> sequences;  // one per choice, in their order
-  std::variant<ChatReply, CompletionReply, AnthropicReply> reply;
+  std::variant<ChatReply, CompletionReply, AnthropicReply, ResponsesReply> reply;
   std::string prompt_param;  // the field that is at fault when the context is too small
   bool stream = false;
   std::vector<Header> headers;  // of the response
   std::optional<TimePoint> deadline;
   std::string_view ping = {};  // keeps a silent stream alive; empty: the context's
   ErrorAdapter adapt_error = nullptr;
+  // Puts a reply that can be stored where later requests find it: once it ended well, and of work
+  // in the background also when it begins and when it fails. May be empty.
+  std::function<void(StoredResponse)> keep = {};
+  // The work goes on without its client, who, unless it streams, gets the reply as it begins.
+  bool is_background = false;
+  std::string response_id = {};  // of a reply that is kept
 };
+
+class Generation;
 
 // Longer-lived than every generation.
 struct GenerationContext {
@@ -46,6 +57,9 @@ struct GenerationContext {
   Exchange::Heartbeat heartbeat;
   // Seconds until a refused client should try again.
   std::function<int32_t()> retry_after;
+  // What nobody waits for; the others live as long as their exchanges. At most as many as the
+  // engine takes.
+  std::unordered_set<std::shared_ptr<Generation>> in_background = {};
 };
 
 class Generation final : public std::enable_shared_from_this<Generation> {
@@ -63,6 +77,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
              TimePoint received_at);
 
   bool is_over() const { return is_over_; }
+  const std::string& response_id() const { return plan_.response_id; }
   // Ends it with an error that says so, on behalf of its client or an administrator.
   void abort();
 
@@ -70,6 +85,9 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   class Mailbox;
 
   void begin();
+  void answer_early();
+  void keep_reply();
+  void leave_background();
   Result<void> submit_all();
   void deliver(int32_t sequence, engine::Output&& output);
   void observe(int32_t sequence, const engine::Output& output);

@@ -19,8 +19,6 @@ constexpr const char* kIgnoredFields[] = {"user",
                                           "service_tier",
                                           "safety_identifier",
                                           "prompt_cache_key",
-                                          "priority",
-                                          "cache_salt",
                                           "session_id",
                                           "rid",
                                           "request_id",
@@ -174,6 +172,15 @@ GenerationFields default_fields(const ServedModel& model) {
   return fields;
 }
 
+Result<void> read_scheduling(FieldReader& reader, GenerationFields& fields) {
+  constexpr size_t kMaxSaltBytes = 256;
+  constexpr IntegerRange kPriorities = {-1000, 1000};
+  TRY(reader.read("priority", fields.priority, kPriorities));
+  TRY(reader.read("cache_salt", fields.cache_salt));
+  if (fields.cache_salt.size() <= kMaxSaltBytes) return {};
+  return wrong_value("cache_salt", fmt::format("expected at most {} bytes", kMaxSaltBytes));
+}
+
 Result<void> read_sampling(FieldReader& reader,
                            const ServedModel& model,
                            GenerationFields& fields) {
@@ -199,6 +206,7 @@ Result<GenerationFields> read_generation_fields(FieldReader& reader,
   TRY(reader.read("max_completion_tokens", sampling.max_tokens, {1, INT32_MAX}));
   TRY(read_stop(reader, "stop", sampling.stop));
   TRY(read_sampling(reader, model, fields));
+  TRY(read_scheduling(reader, fields));
   for (const char* key : kIgnoredFields) reader.ignore(key);
   return fields;
 }

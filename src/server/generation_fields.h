@@ -32,6 +32,8 @@ struct GenerationFields {
   bool continuous_usage = false;
   int32_t n = 1;
   engine::SamplingParams sampling;
+  std::string cache_salt;  // prefixes are shared only among requests of equal salt
+  int32_t priority = 0;    // higher runs first
   // Temperature or penalties were given: worth a remark in thinking mode, where the vendor's API
   // ignores them.
   bool shapes_sampling = false;
@@ -59,6 +61,7 @@ GenerationFields default_fields(const ServedModel& model);
 Result<void> read_model(FieldReader& reader, const ServedModel& model, std::string& target);
 // `key` holds a string or strings.
 Result<void> read_stop(FieldReader& reader, std::string_view key, std::vector<std::string>& target);
+Result<void> read_scheduling(FieldReader& reader, GenerationFields& fields);
 // Everything that shapes the choice of tokens. After max_tokens is known.
 Result<void> read_sampling(FieldReader& reader, const ServedModel& model, GenerationFields& fields);
 

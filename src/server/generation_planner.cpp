@@ -6,8 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "server/anthropic_request.h"
 #include "server/completion_request.h"
+#include "server/responses_request.h"
 #include "text/chat_protocol.h"
 
 namespace nibble::server {
@@ -30,12 +32,16 @@ std::vector<int32_t> markup_ids(const text::Tokenizer& tokenizer) {
 void add_sequences(GenerationPlan& plan,
                    const std::string& id,
                    const std::vector<int32_t>& prompt_ids,
-                   const GenerationFields& fields) {
+                   const GenerationFields& fields,
+                   KeyId owner) {
   for (int32_t k = 0; k < fields.n; ++k) {
     engine::Request sequence;
     sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
     sequence.prompt_ids = prompt_ids;
     sequence.sampling = fields.sampling;
+    sequence.priority = fields.priority;
+    sequence.cache_salt = fields.cache_salt;
+    if (owner != KeyId{}) sequence.owner = fmt::format("{:016x}", owner.value);
     if (sequence.sampling.seed) *sequence.sampling.seed += static_cast<uint64_t>(k);
     plan.sequences.push_back(std::move(sequence));
   }
@@ -78,9 +84,10 @@ ReplyEnvelope GenerationPlanner::envelope(std::string_view id_prefix,
 
 void GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
                                            ChatRequest& chat,
-                                           const std::vector<int32_t>& prompt_ids) const {
+                                           const std::vector<int32_t>& prompt_ids,
+                                           KeyId owner) const {
   chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
-  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields);
+  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner);
   const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
   if (is_thinking && chat.fields.shapes_sampling) {
     plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
@@ -101,7 +108,7 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
                   tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
-  add_chat_sequences(plan, chat, prompt_ids);
+  add_chat_sequences(plan, chat, prompt_ids, request.owner);
   return plan;
 }
 
@@ -120,8 +127,75 @@ Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request)
       .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
   const std::string id = make_id("completion-");
   for (const CompletionPrompt& prompt : completion.prompts) {
-    add_sequences(plan, id, prompt.ids, completion.fields);
+    add_sequences(plan, id, prompt.ids, completion.fields, request.owner);
   }
+  return plan;
+}
+
+Result<json::Array> GenerationPlanner::find_items(KeyId owner,
+                                                  const std::string& response_id) const {
+  constexpr size_t kMaxShown = 100;
+  const std::string shown = response_id.substr(0, kMaxShown);
+  const std::shared_ptr<const StoredResponse> stored = responses_.find(owner, response_id);
+  if (stored == nullptr) {
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("previous_response_id: no response '{}' is kept here", shown),
+                 "previous_response_not_found",
+                 "previous_response_id"};
+  }
+  TRY_ASSIGN(json::Value items,
+             json::parse(stored->items, {.max_nodes = INT64_MAX, .max_bytes = INT64_MAX}));
+  if (items.as_array()->empty()) {
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("previous_response_id: the response '{}' has not ended well", shown),
+                 "invalid_value",
+                 "previous_response_id"};
+  }
+  return std::move(*items.as_array());
+}
+
+// A response in the background that was deleted meanwhile stays so.
+std::function<void(StoredResponse)> GenerationPlanner::keeper(KeyId owner,
+                                                              const std::string& response_id,
+                                                              bool is_background) const {
+  return [&responses = responses_, owner, response_id, is_background, is_first = true](
+             StoredResponse response) mutable {
+    const bool is_gone =
+        is_background && !is_first && responses.find(owner, response_id) == nullptr;
+    is_first = false;
+    if (is_gone) return;
+    const Result<void> kept = responses.put(owner, response_id, std::move(response));
+    if (!kept.ok()) log_warning("{}: {}", response_id, kept.error().message);
+  };
+}
+
+Result<GenerationPlan> GenerationPlanner::response(const HttpRequest& request) const {
+  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(ResponsesRequest parsed,
+             parse_responses_request(body, model_, [&](const std::string& response_id) {
+               return find_items(request.owner, response_id);
+             }));
+  ChatRequest& chat = parsed.chat;
+  metrics_.on_unknown_fields(chat.num_unknown_fields);
+  TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
+  const std::string id = make_id("resp_");
+  ResponsesReply reply({.id = id,
+                        .model = chat.fields.model,
+                        .created = now_seconds(),
+                        .settings = std::move(parsed.settings),
+                        .items = std::move(parsed.items),
+                        .parser = parser_options(chat),
+                        .wants_encrypted_reasoning = parsed.wants_encrypted_reasoning,
+                        .wants_logprobs = chat.fields.sampling.logprobs,
+                        .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
+                       tokenizer_);
+  GenerationPlan plan{
+      .reply = std::move(reply), .prompt_param = "input", .stream = chat.fields.stream};
+  plan.response_id = id;
+  plan.is_background = parsed.background;
+  if (parsed.store) plan.keep = keeper(request.owner, id, parsed.background);
+  add_chat_sequences(plan, chat, prompt_ids, request.owner);
+  if (!parsed.note.empty()) plan.headers.push_back({"x-nibble-note", parsed.note});
   return plan;
 }
 
@@ -141,7 +215,7 @@ Result<GenerationPlan> GenerationPlanner::anthropic_message(const HttpRequest& r
   plan.headers.push_back({"request-id", request.id});
   plan.ping = AnthropicReply::kPing;
   plan.adapt_error = &to_anthropic_error;
-  add_chat_sequences(plan, chat, prompt_ids);
+  add_chat_sequences(plan, chat, prompt_ids, request.owner);
   return plan;
 }
 

@@ -48,6 +48,10 @@ enum class Effort { kLow, kHigh, kMax };
 // The effort prefixes moved between checkpoint generations: April has {high: none, max: A}, later
 // ones {low: none, high: A, max: B}.
 enum class Generation { kApril, kJuly };
+// The effort that writes no prefix: plain thinking.
+constexpr Effort plain_effort(Generation generation) {
+  return generation == Generation::kApril ? Effort::kHigh : Effort::kLow;
+}
 
 struct RenderOptions {
   ThinkingMode thinking = ThinkingMode::kChat;

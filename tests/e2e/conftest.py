@@ -1,4 +1,4 @@
-"""Starts the program with the bundled model and points the OpenAI client at it."""
+"""Starts the program with the bundled model and points the clients at it."""
 
 import os
 import pathlib
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 
+import anthropic
 import openai
 import pytest
 
@@ -49,6 +50,10 @@ class Server:
         options = {"api_key": "unused", "max_retries": 0, "timeout": 60} | options
         return cls(base_url=self.url("/v1"), **options)
 
+    def anthropic(self, cls=anthropic.Anthropic, **options):
+        options = {"api_key": "unused", "max_retries": 0, "timeout": 60} | options
+        return cls(base_url=self.url(), **options)
+
     def signal(self, number):
         self.process.send_signal(number)
 
@@ -88,6 +93,12 @@ def server():
 @pytest.fixture(scope="session")
 def client(server):
     return server.client()
+
+
+@pytest.fixture(scope="session")
+def claude(server):
+    """Anthropic's client."""
+    return server.anthropic()
 
 
 @pytest.fixture(scope="session")
