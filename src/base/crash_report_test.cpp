@@ -54,7 +54,8 @@ TEST(CrashReport, EndsTheProcessWithTheSignal) {
 
 TEST(CrashScope, CutsLongNamesAndIgnoresTooMany) {
   std::vector<std::unique_ptr<CrashScope>> scopes;
-  for (int i = 0; i < 300; ++i) scopes.push_back(std::make_unique<CrashScope>(std::string(i, 'x')));
+  for (size_t i = 0; i < 300; ++i)
+    scopes.push_back(std::make_unique<CrashScope>(std::string(i, 'x')));
   scopes.clear();
   const CrashScope one("again");
 }
