@@ -53,6 +53,11 @@ NodeId PrefixTree::find_child(NodeId parent,
   return is_equal ? found->second : NodeId{};
 }
 
+NodeId PrefixTree::find(const Hash128& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? NodeId{} : found->second;
+}
+
 NodeId PrefixTree::insert(NodeId parent,
                           const Hash128& name,
                           std::span<const int32_t> tokens,
@@ -162,10 +167,16 @@ std::optional<PrefixTree::Evicted> PrefixTree::evict() {
   if (leaves_.empty()) return std::nullopt;
   const NodeId node = leaves_.begin()->second;
   leaves_.erase(leaves_.begin());
-  Evicted evicted{.page = at(node).page, .name = at(node).name, .snapshot = at(node).snapshot};
-  if (evicted.snapshot.is_valid()) free_snapshots_.push_back(take_snapshot(node));
   const NodeId parent = at(node).parent;
+  Evicted evicted{.page = at(node).page,
+                  .snapshot = at(node).snapshot,
+                  .name = at(node).name,
+                  .parent = at(parent).name,
+                  .tokens = std::move(at(node).tokens),
+                  .is_resumable = at(node).snapshot.is_valid() || at(node).leads_to_resumable};
+  if (evicted.snapshot.is_valid()) free_snapshots_.push_back(take_snapshot(node));
   erase_node(node);
+  at(parent).leads_to_resumable |= evicted.is_resumable;
   --num_pages_;
   --num_evictable_;
   Node& above = at(parent);

@@ -43,8 +43,12 @@ class PrefixTree final {
   // What an eviction gave back.
   struct Evicted {
     PageId page;
-    Hash128 name;
     SnapshotId snapshot;  // invalid: there was none; free again
+    Hash128 name;
+    Hash128 parent;
+    std::vector<int32_t> tokens;
+    // A sequence can resume here or at an evicted node below.
+    bool is_resumable = false;
   };
 
   explicit PrefixTree(const Options& options);
@@ -64,6 +68,8 @@ class PrefixTree final {
   void reference(NodeId node);
   void release(NodeId node);
 
+  // The node of that name; invalid: there is none.
+  NodeId find(const Hash128& name) const;
   NodeId parent(NodeId node) const { return at(node).parent; }
   PageId page(NodeId node) const { return at(node).page; }
   const Hash128& name(NodeId node) const { return at(node).name; }
@@ -106,6 +112,7 @@ class PrefixTree final {
     SnapshotId snapshot;
     Retention retention = Retention::kLasting;
     int64_t snapshot_last_used = 0;
+    bool leads_to_resumable = false;  // among the evicted nodes below
     bool is_live = false;
   };
   using Order = std::set<std::pair<int64_t, NodeId>>;

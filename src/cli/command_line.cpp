@@ -469,6 +469,19 @@ void add_kv(CLI::App& app, KvFlags& flags) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--kv-host-mb", flags.host_mb, "Host memory for prefixes that are evicted")
+      ->check(range(0, 1'000'000'000))
+      ->type_name("MB")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kv-disk-dir", flags.disk_dir, "Directory for them, kept over restarts")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--kv-disk-mb", flags.disk_mb, "Its largest size")
+      ->check(range(1, 1'000'000'000))
+      ->type_name("MB")
+      ->capture_default_str()
+      ->group(group);
   app.add_flag("!--no-prefix-cache", flags.prefix_cache, "Compute every prompt from its start")
       ->group(group);
 }

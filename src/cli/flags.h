@@ -51,6 +51,10 @@ struct KvFlags {
   int64_t memory_mb = 0;         // 0: a quarter of what the weights leave
   int64_t max_total_tokens = 0;  // of all requests and the prefix cache; 0: what is sensible
   bool prefix_cache = true;
+  // Beyond it.
+  int64_t host_mb = 0;
+  std::optional<Path> disk_dir = {};
+  int64_t disk_mb = 10'000;
 };
 
 struct SamplingFlags {

@@ -80,8 +80,8 @@ constexpr PeerFlag kTable[] = {
     {"--disable-radix-cache --no-enable-prefix-caching", kApplied, false, {}, "--no-prefix-cache"},
     {"--radix-eviction-policy", kHarmless, true, "lru", {}, "least recently used first"},
     {"--prefix-cache-retention-interval", kRefused, true, {}, {}, "least recently used first"},
-    {"--enable-hierarchical-cache", kRefused, false, {}, {}, "not built yet"},
-    {"--hicache-ratio --hicache-size --hicache-write-policy --hicache-storage-backend --kv-offloading-size", kRefused, true, {}, {}, "not built yet"},
+    {"--enable-hierarchical-cache", kRefused, false, {}, {}, "see --kv-host-mb and --kv-disk-dir"},
+    {"--hicache-ratio --hicache-size --hicache-write-policy --hicache-storage-backend --kv-offloading-size", kRefused, true, {}, {}, "see --kv-host-mb and --kv-disk-dir"},
     // Kernels
     {"--moe-runner-backend --moe-backend --fp8-gemm-backend --fp4-gemm-backend --linear-backend", kHarmless, true, "auto", {}, kKernels},
     {"--attention-backend --prefill-attention-backend --decode-attention-backend", kHarmless, true, "auto", {}, kKernels},

@@ -141,6 +141,9 @@ Result<Session> open_session(const ModelFlags& flags,
   config.max_context = loaded.plan.options.context;
   config.eos_token_ids = session.defaults.eos_token_ids;
   config.max_running_requests = loaded.plan.options.concurrency;
+  config.kv_host_bytes = kv_flags.host_mb * 1'000'000;
+  config.kv_disk_dir = kv_flags.disk_dir.value_or(Path());
+  config.kv_disk_bytes = kv_flags.disk_mb * 1'000'000;
   TRY_ASSIGN(auto runner,
              engine::make_model_runner(std::move(loaded.model),
                                        engine::planned_state(loaded.plan),

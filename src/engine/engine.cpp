@@ -14,6 +14,7 @@
 
 #include "engine/admission.h"
 #include "engine/engine_core.h"
+#include "engine/kv_tier.h"
 #include "engine/model_runner.h"
 
 namespace nibble::engine {
@@ -36,12 +37,13 @@ class Engine::Impl final {
        EngineCore::Options options,
        std::unique_ptr<ModelRunner> runner,
        const text::Tokenizer& tokenizer,
-       const Clock& clock)
+       const Clock& clock,
+       std::unique_ptr<KvTier> tier)
       : info_(runner->info()),
         request_limits_(options.requests),
         max_queued_(config.max_queued_requests),
         clock_(clock),
-        core_(std::move(options), std::move(runner), tokenizer, clock),
+        core_(std::move(options), std::move(runner), tokenizer, clock, std::move(tier)),
         stats_(core_.stats()),
         thread_([this] { run(); }) {}
 
@@ -167,6 +169,7 @@ class Engine::Impl final {
     }
     core_.cancel_all();
     publish_stats();
+    core_.close();
   }
 
   Mail wait_for_mail() {
@@ -247,8 +250,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
                                                const text::Tokenizer& tokenizer,
                                                const Clock& clock) {
   TRY_ASSIGN(EngineCore::Options options, EngineCore::resolve(config, *runner, random_seed()));
-  auto impl =
-      std::make_unique<Impl>(config, std::move(options), std::move(runner), tokenizer, clock);
+  std::unique_ptr<KvTier> tier;
+  if (!config.kv_disk_dir.empty() && config.kv_disk_bytes > 0) {
+    TRY_ASSIGN(options.scheduling.kv.key, disk_tier_key(config.kv_disk_dir));
+    TRY_ASSIGN(tier,
+               make_disk_tier({.dir = config.kv_disk_dir,
+                               .max_bytes = config.kv_disk_bytes,
+                               .model = runner->info().fingerprint}));
+  }
+  if (config.kv_host_bytes > 0) tier = make_memory_tier(config.kv_host_bytes, std::move(tier));
+  auto impl = std::make_unique<Impl>(
+      config, std::move(options), std::move(runner), tokenizer, clock, std::move(tier));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/result.h"
 #include "engine/request.h"
 #include "models/model.h"
@@ -23,6 +24,10 @@ struct EngineConfig {
   // Decoding requests wait no longer than this for the prefill of others; 0: as long as it takes.
   Duration max_gap = std::chrono::milliseconds(150);
   std::vector<int32_t> eos_token_ids;
+  // Where cached prefixes go when the pool needs their place; 0: nowhere.
+  int64_t kv_host_bytes = 0;
+  Path kv_disk_dir;  // empty: none; survives a restart
+  int64_t kv_disk_bytes = 0;
 };
 
 struct EngineStats {

@@ -62,6 +62,9 @@ int32_t snapshot_interval(const models::ModelInfo& info) {
   return static_cast<int32_t>(ceil_div(info.snapshot_bytes, std::max<int64_t>(info.page_bytes, 1)));
 }
 
+// How long a step waits for a prefix on its way when there is nothing else to do.
+constexpr Duration kFetchWait = std::chrono::milliseconds(5);
+
 }  // namespace
 
 Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
@@ -107,12 +110,16 @@ Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
 EngineCore::EngineCore(Options options,
                        std::unique_ptr<ModelRunner> runner,
                        const text::Tokenizer& tokenizer,
-                       const Clock& clock)
+                       const Clock& clock,
+                       std::unique_ptr<KvTier> tier)
     : options_(std::move(options)),
       runner_(std::move(runner)),
       tokenizer_(tokenizer),
       clock_(clock),
-      scheduler_(options_.scheduling) {}
+      scheduler_(options_.scheduling) {
+  if (tier == nullptr) return;
+  scheduler_.kv().attach(std::make_unique<KvOffload>(*runner_, std::move(tier)));
+}
 
 void EngineCore::add(Request request, OutputSink sink, TimePoint arrived) {
   const int32_t max_tokens = resolved_max_tokens(request, options_.requests);
@@ -135,7 +142,7 @@ void EngineCore::cancel_all() {
 void EngineCore::step() {
   const TimePoint begin = clock_.now();
   std::vector<ScheduledChunk> chunks = scheduler_.schedule();
-  if (chunks.empty()) return;
+  if (chunks.empty()) return scheduler_.kv().wait_fetched(kFetchWait);
   resume_slots();
   // A sequence whose snapshot was damaged has ended.
   std::erase_if(chunks, [this](const auto& chunk) { return !scheduler_.has(chunk.sequence); });
@@ -375,6 +382,8 @@ EngineStats EngineCore::stats() const {
   stats.num_snapshots_used = kv.tree().num_snapshots_used();
   stats.num_snapshots_total = kv.tree().num_snapshots();
   stats.pages_evicted_total = kv.num_evictions();
+  stats.tier_hit_pages_total = kv.num_tier_hits();
+  stats.tier_bytes = kv.offload() == nullptr ? 0 : kv.offload()->tier().num_bytes();
   stats.snapshots_evicted_total = kv.tree().num_snapshot_evictions();
   stats.preemptions_total = scheduler_.num_preemptions();
   return stats;

@@ -51,7 +51,8 @@ class EngineCore final {
   EngineCore(Options options,
              std::unique_ptr<ModelRunner> runner,
              const text::Tokenizer& tokenizer,
-             const Clock& clock);
+             const Clock& clock,
+             std::unique_ptr<KvTier> tier = nullptr);
 
   // Takes over a request that validate_request() accepted. Its sink gets exactly one finish.
   void add(Request request, OutputSink sink, TimePoint arrived);
@@ -60,6 +61,8 @@ class EngineCore final {
   void cancel_all();
   // Forgets every cached prefix that no running request uses.
   void flush_cache() { scheduler_.kv().flush(); }
+  // Hands the cached prefixes to the tiers, at the end.
+  void close() { scheduler_.kv().close(); }
 
   // Computes one batch and reports what it gave. Does nothing when idle.
   void step();

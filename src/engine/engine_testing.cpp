@@ -1,6 +1,7 @@
 #include "engine/engine_testing.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -56,8 +57,9 @@ FakeModelRunner::FakeModelRunner(FakeModelOptions options)
             .vocab_size = options_.vocab_size,
             .max_position_embeddings = options_.num_pages * options_.page_size,
             .page_size = options_.page_size,
-            .page_bytes = 1,
-            .snapshot_bytes = options_.snapshot_pages},
+            .page_bytes = options_.page_size * int64_t{sizeof(int32_t)},
+            .snapshot_bytes =
+                options_.snapshot_pages * options_.page_size * int64_t{sizeof(int32_t)}},
       histories_(static_cast<size_t>(options_.num_slots)),
       snapshots_(static_cast<size_t>(options_.num_snapshots)),
       paged_tokens_(static_cast<size_t>(options_.num_pages * options_.page_size), -1) {}
@@ -80,6 +82,37 @@ Result<void> FakeModelRunner::save_slot(SlotId slot, cache::SnapshotId place) {
 
 Result<void> FakeModelRunner::restore_slot(SlotId slot, cache::SnapshotId place) {
   history(slot) = snapshots_.at(static_cast<size_t>(place.value));
+  return {};
+}
+
+std::span<const std::byte> FakeModelRunner::snapshot(cache::SnapshotId place) const {
+  return std::as_bytes(std::span(snapshots_.at(static_cast<size_t>(place.value))));
+}
+
+Result<void> FakeModelRunner::set_snapshot(cache::SnapshotId place,
+                                           std::span<const std::byte> bytes) {
+  std::vector<int32_t>& tokens = snapshots_.at(static_cast<size_t>(place.value));
+  tokens.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return {};
+}
+
+std::span<int32_t> FakeModelRunner::page_tokens(PageId page) {
+  const auto size = static_cast<size_t>(options_.page_size);
+  return std::span(paged_tokens_).subspan(static_cast<size_t>(page.value) * size, size);
+}
+
+Result<void> FakeModelRunner::save_page(PageId page, std::span<std::byte> out) {
+  const auto tokens = page_tokens(page);
+  CHECK(out.size() == tokens.size_bytes());
+  std::memcpy(out.data(), tokens.data(), out.size());
+  return {};
+}
+
+Result<void> FakeModelRunner::restore_page(PageId page, std::span<const std::byte> entries) {
+  const auto tokens = page_tokens(page);
+  CHECK(entries.size() == tokens.size_bytes());
+  std::memcpy(tokens.data(), entries.data(), entries.size());
   return {};
 }
 

@@ -78,6 +78,10 @@ class FakeModelRunner final : public ModelRunner {
   Result<void> truncate(SlotId slot, int32_t length) override;
   Result<void> save_slot(SlotId slot, cache::SnapshotId place) override;
   Result<void> restore_slot(SlotId slot, cache::SnapshotId place) override;
+  std::span<const std::byte> snapshot(cache::SnapshotId place) const override;
+  Result<void> set_snapshot(cache::SnapshotId place, std::span<const std::byte> bytes) override;
+  Result<void> save_page(PageId page, std::span<std::byte> out) override;
+  Result<void> restore_page(PageId page, std::span<const std::byte> entries) override;
   Result<StepResult> step(const Batch& batch) override;
 
   // Called at the start of each step; an error fails the step.
@@ -85,6 +89,7 @@ class FakeModelRunner final : public ModelRunner {
 
  private:
   std::vector<int32_t>& history(SlotId slot);
+  std::span<int32_t> page_tokens(PageId page);
   int32_t& paged_token(const BatchItem& item, size_t position);
   void append_logits(std::span<const int32_t> tokens);
 

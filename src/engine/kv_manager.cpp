@@ -34,11 +34,12 @@ std::span<const int32_t> KvManager::page_tokens(const Sequence& sequence, int32_
 }
 
 // Hashed once per page and sequence, however often a waiting sequence is looked at.
-const Hash128& KvManager::page_name(Sequence& sequence, cache::NodeId parent, int32_t index) {
+const Hash128& KvManager::page_name(Sequence& sequence, cache::NodeId root, int32_t index) {
   std::vector<Hash128>& names = sequence.page_names;
   CHECK(static_cast<size_t>(index) <= names.size());
   if (static_cast<size_t>(index) == names.size()) {
-    names.push_back(tree_.child_name(tree_.name(parent), page_tokens(sequence, index)));
+    const Hash128 parent = names.empty() ? tree_.name(root) : names.back();
+    names.push_back(tree_.child_name(parent, page_tokens(sequence, index)));
   }
   return names[static_cast<size_t>(index)];
 }
@@ -54,7 +55,7 @@ KvManager::Match KvManager::match(Sequence& sequence, cache::NodeId root) {
   const int32_t num_full = last_boundary(sequence) / page_size();
   cache::NodeId node = root;
   for (int32_t i = 0; i < num_full; ++i) {
-    node = tree_.find_child(node, page_name(sequence, node, i), page_tokens(sequence, i));
+    node = tree_.find_child(node, page_name(sequence, root, i), page_tokens(sequence, i));
     if (!node.is_valid()) break;
     match.nodes.push_back(node);
     if (tree_.snapshot(node).is_valid()) match.num_resumable = i + 1;
@@ -97,12 +98,7 @@ bool KvManager::grow(Sequence& sequence) {
 
 bool KvManager::take_pages(Sequence& sequence, int32_t count) {
   if (num_available() < count) return false;
-  while (pages_.num_free() < count) {
-    const auto evicted = tree_.evict();
-    CHECK(evicted.has_value());
-    pages_.release(std::span(&evicted->page, 1));
-    ++num_evictions_;
-  }
+  while (pages_.num_free() < count) CHECK(evict_one());
   const auto taken = pages_.take(count);
   CHECK(taken.ok());
   sequence.block_table.insert(sequence.block_table.end(), taken->begin(), taken->end());
@@ -117,6 +113,7 @@ void KvManager::release(Sequence& sequence) {
   sequence.path.clear();
   sequence.resume.reset();
   sequence.rolling = {};
+  sequence.has_fetched = false;
   sequence.fork_end = 0;
 }
 
@@ -141,7 +138,7 @@ void KvManager::commit(Sequence& sequence) {
   const int32_t num_full = sequence.num_computed / page_size();
   for (auto i = static_cast<int32_t>(sequence.path.size()) - 1; i < num_full; ++i) {
     const cache::NodeId parent = sequence.path.back();
-    const Hash128& name = page_name(sequence, parent, i);
+    const Hash128& name = page_name(sequence, sequence.path.front(), i);
     const auto tokens = page_tokens(sequence, i);
     PageId& page = sequence.block_table[static_cast<size_t>(i)];
     cache::NodeId node = tree_.find_child(parent, name, tokens);
@@ -183,8 +180,112 @@ void KvManager::drop_snapshot(const Sequence& sequence) {
   tree_.drop_snapshot(sequence.path.back());
 }
 
+bool KvManager::evict_one() {
+  auto evicted = tree_.evict();
+  if (!evicted) return false;
+  const PageId page = evicted->page;
+  if (offload_ && evicted->is_resumable) {
+    offload_->put(std::move(*evicted), KvTier::WhenFull::kGiveUp);
+  }
+  pages_.release(std::span(&page, 1));
+  ++num_evictions_;
+  return true;
+}
+
 void KvManager::flush() {
   while (const auto evicted = tree_.evict()) pages_.release(std::span(&evicted->page, 1));
+  if (offload_) offload_->tier().clear();
+}
+
+void KvManager::close() {
+  if (!offload_) return;
+  while (auto evicted = tree_.evict()) {
+    const PageId page = evicted->page;
+    if (evicted->is_resumable) offload_->put(std::move(*evicted), KvTier::WhenFull::kWait);
+    pages_.release(std::span(&page, 1));
+  }
+  offload_->tier().close();
+}
+
+// Names of the pages that follow those in the tree, up to the last one at which the tiers can
+// resume.
+std::vector<Hash128> KvManager::names_outside(Sequence& sequence, cache::NodeId root) {
+  const auto num_inside = static_cast<int32_t>(match(sequence, root).nodes.size());
+  const int32_t num_full = last_boundary(sequence) / page_size();
+  std::vector<Hash128> names;
+  size_t num_resumable = 0;
+  for (int32_t i = num_inside; i < num_full; ++i) {
+    const Hash128& name = page_name(sequence, root, i);
+    const KvTier::Holds holds = offload_->tier().holds(name);
+    if (holds == KvTier::Holds::kNothing) break;
+    names.push_back(name);
+    if (holds == KvTier::Holds::kEntriesAndSnapshot) num_resumable = names.size();
+  }
+  names.resize(num_resumable);
+  return names;
+}
+
+bool KvManager::fetch(Sequence& sequence) {
+  if (!offload_ || !has_prefix_cache()) return true;
+  if (is_fetching()) {
+    if (!offload_->tier().is_fetched()) return false;
+    adopt(offload_->tier().take());
+  }
+  if (sequence.has_fetched || sequence.wants_prompt_logprobs()) return true;
+  sequence.has_fetched = true;
+  const cache::NodeId root = tree_.open(name_space_of(sequence.request));
+  fetching_ = names_outside(sequence, root);
+  if (fetching_.empty()) {
+    tree_.release(root);
+    return true;
+  }
+  fetching_root_ = root;
+  offload_->tier().fetch(fetching_);
+  if (!offload_->tier().is_fetched()) return false;
+  adopt(offload_->tier().take());
+  return true;
+}
+
+void KvManager::wait_fetched(Duration most) {
+  if (offload_ && is_fetching()) offload_->tier().wait_fetched(most);
+}
+
+// Puts what came into the tree, page by page, as far as there are pages. The deepest node so far is
+// referenced, so that making room does not evict it.
+void KvManager::adopt(TierPages&& pages) {
+  cache::NodeId held = std::exchange(fetching_root_, cache::NodeId{});
+  for (const Hash128& name : std::exchange(fetching_, {})) {
+    const auto page = pages.find(name);
+    if (page == pages.end()) break;
+    const cache::NodeId parent = tree_.find(page->second.parent);
+    if (!parent.is_valid()) break;
+    tree_.reference(parent);
+    tree_.release(std::exchange(held, parent));
+    if (!adopt_page(page->second).is_valid()) break;
+    ++num_tier_hits_;
+  }
+  tree_.release(held);
+}
+
+// Under its parent, which is in the tree and referenced. Invalid when it cannot be used.
+cache::NodeId KvManager::adopt_page(const TierPage& stored) {
+  const cache::NodeId existing = tree_.find(stored.name);
+  if (existing.is_valid()) return existing;
+  if (stored.tokens.size() != static_cast<size_t>(page_size())) return {};
+  if (tree_.child_name(stored.parent, stored.tokens) != stored.name) return {};
+  if (pages_.num_free() == 0 && !evict_one()) return {};
+  const auto taken = pages_.take(1);
+  CHECK(taken.ok());
+  if (!offload_->load_page(stored, taken->front()).ok()) {
+    pages_.release(*taken);
+    return {};
+  }
+  const cache::NodeId node =
+      tree_.insert(tree_.find(stored.parent), stored.name, stored.tokens, taken->front());
+  if (stored.snapshot.empty()) return node;
+  const cache::SnapshotId place = tree_.add_snapshot(node, cache::Retention::kLasting);
+  if (place.is_valid() && !offload_->load_snapshot(stored, place).ok()) tree_.drop_snapshot(node);
+  return node;
 }
 
 }  // namespace nibble::engine

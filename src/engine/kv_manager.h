@@ -10,12 +10,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "cache/page_pool.h"
 #include "cache/prefix_tree.h"
+#include "engine/kv_offload.h"
 #include "engine/sequence.h"
 
 namespace nibble::engine {
@@ -32,6 +35,18 @@ struct KvLimits {
 class KvManager final {
  public:
   explicit KvManager(const KvLimits& limits);
+
+  // From now on evicted pages go beyond the pool, from where fetch() brings them back.
+  void attach(std::unique_ptr<KvOffload> offload) { offload_ = std::move(offload); }
+  const KvOffload* offload() const { return offload_.get(); }
+
+  // Brings what the tiers hold of a waiting sequence's prefix into the prefix cache. False while it
+  // is on its way.
+  bool fetch(Sequence& sequence);
+  bool is_fetching() const { return fetching_root_.is_valid(); }
+  void wait_fetched(Duration most);
+  // Hands everything that no sequence references to the tiers and waits until it is safe there.
+  void close();
 
   // Gives a waiting sequence pages for all of its tokens, of which the longest cached prefix with a
   // snapshot comes from the prefix cache: num_computed becomes its length and `resume` names the
@@ -51,7 +66,7 @@ class KvManager final {
   // The snapshot placed last could not be stored.
   void drop_snapshot(const Sequence& sequence);
 
-  // Forgets everything that no sequence references.
+  // Forgets everything that no sequence references, in the tiers as well.
   void flush();
 
   const cache::PagePool& pages() const { return pages_; }
@@ -59,6 +74,7 @@ class KvManager final {
   // Free, or cached and unreferenced.
   int32_t num_available() const { return pages_.num_free() + tree_.num_evictable(); }
   int64_t num_evictions() const { return num_evictions_; }
+  int64_t num_tier_hits() const { return num_tier_hits_; }  // pages
   bool has_prefix_cache() const { return limits_.num_snapshots > 0; }
 
  private:
@@ -70,7 +86,11 @@ class KvManager final {
   int32_t page_size() const { return limits_.page_size; }
   int32_t pages_of(int32_t num_tokens) const;
   std::span<const int32_t> page_tokens(const Sequence& sequence, int32_t index) const;
-  const Hash128& page_name(Sequence& sequence, cache::NodeId parent, int32_t index);
+  const Hash128& page_name(Sequence& sequence, cache::NodeId root, int32_t index);
+  std::vector<Hash128> names_outside(Sequence& sequence, cache::NodeId root);
+  void adopt(TierPages&& pages);
+  cache::NodeId adopt_page(const TierPage& page);
+  bool evict_one();
   Match match(Sequence& sequence, cache::NodeId root);
   bool take_pages(Sequence& sequence, int32_t count);
   bool wants_snapshot_at(const Sequence& sequence, int32_t num_tokens) const;
@@ -80,6 +100,12 @@ class KvManager final {
   cache::PagePool pages_;
   cache::PrefixTree tree_;
   int64_t num_evictions_ = 0;
+  int64_t num_tier_hits_ = 0;
+
+  std::unique_ptr<KvOffload> offload_;  // null: evicted pages are gone
+  // Of the prefix that is on its way: its referenced root and the names of its pages in order.
+  cache::NodeId fetching_root_;
+  std::vector<Hash128> fetching_;
 };
 
 }  // namespace nibble::engine

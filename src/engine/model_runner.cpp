@@ -87,6 +87,19 @@ class LocalModelRunner final : public ModelRunner {
     return model_->restore_slot(slot, snapshots_.read(place));
   }
 
+  std::span<const std::byte> snapshot(cache::SnapshotId place) const override {
+    return snapshots_.read(place);
+  }
+  Result<void> set_snapshot(cache::SnapshotId place, std::span<const std::byte> bytes) override {
+    return snapshots_.write(place, bytes);
+  }
+  Result<void> save_page(PageId page, std::span<std::byte> out) override {
+    return model_->save_page(page, out);
+  }
+  Result<void> restore_page(PageId page, std::span<const std::byte> entries) override {
+    return model_->restore_page(page, entries);
+  }
+
   Result<StepResult> step(const Batch& batch) override {
     flatten(batch);
     const models::ForwardInput input{

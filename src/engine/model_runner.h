@@ -51,6 +51,13 @@ class ModelRunner {
   virtual Result<void> save_slot(SlotId slot, cache::SnapshotId place) = 0;
   // Makes the slot continue from there. The pages of its tokens are the caller's business.
   virtual Result<void> restore_slot(SlotId slot, cache::SnapshotId place) = 0;
+  // For tiers beyond the pool: what save_slot() stored, and the entries of pages
+  // (info().page_bytes).
+  virtual std::span<const std::byte> snapshot(cache::SnapshotId place) const = 0;
+  virtual Result<void> set_snapshot(cache::SnapshotId place, std::span<const std::byte> bytes) = 0;
+  virtual Result<void> save_page(PageId page, std::span<std::byte> out) = 0;
+  virtual Result<void> restore_page(PageId page, std::span<const std::byte> entries) = 0;
+
   virtual Result<StepResult> step(const Batch& batch) = 0;
 };
 

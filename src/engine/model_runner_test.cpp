@@ -27,6 +27,9 @@ class RecordingModel final : public models::Model {
   }
   Result<void> restore_slot(SlotId, std::span<const std::byte>) override { return {}; }
 
+  Result<void> save_page(PageId, std::span<std::byte>) const override { return {}; }
+  Result<void> restore_page(PageId, std::span<const std::byte>) override { return {}; }
+
   Result<void> forward(const models::ForwardInput& input, models::ForwardOutput& output) override {
     token_ids.assign(input.token_ids.begin(), input.token_ids.end());
     positions.assign(input.positions.begin(), input.positions.end());

@@ -110,13 +110,14 @@ void Scheduler::admit() {
   const int64_t preemptions_before = num_preemptions_;
   while (!waiting_.empty() && num_preemptions_ == preemptions_before) {
     Sequence& next = **next_waiting();
+    if (!kv_.fetch(next)) break;
     if (!try_start(next) && !(make_room(next) && try_start(next))) break;
     const auto it = std::ranges::find(waiting_, &next, [](const auto& s) { return s.get(); });
     running_.push_back(std::move(*it));
     waiting_.erase(it);
     rank();
   }
-  CHECK(waiting_.empty() || !running_.empty()) << "a sequence alone must fit";
+  CHECK(waiting_.empty() || !running_.empty() || kv_.is_fetching()) << "a sequence must fit";
 }
 
 // Every running sequence may need a page soon; starting on the last ones would end in preemption.

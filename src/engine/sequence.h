@@ -61,6 +61,8 @@ struct Sequence {
   cache::NodeId rolling;                    // holds the snapshot of the last generated page
   int32_t fork_end = 0;                     // tokens that another prompt began with, at page ends
 
+  bool has_fetched = false;  // the tiers were asked for its prefix
+
   int64_t arrival_index = 0;  // the scheduler's: order of arrival
 
   TokenCounts counts;

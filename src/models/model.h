@@ -36,6 +36,7 @@ struct ModelInfo {
   bool has_mtp = false;
   int32_t page_size = 0;     // tokens per page; save and restore happen at multiples of it
   int32_t max_rollback = 0;  // tokens that truncate() may take back
+  uint64_t fingerprint = 0;  // of weights, config and precision: whose state fits whose
   // What decoding state takes.
   int64_t slot_bytes = 0;
   int64_t page_bytes = 0;
@@ -118,6 +119,11 @@ class Model {
   // Makes `slot` continue where the snapshot was taken. kDataLoss for a snapshot of another model
   // or a damaged one.
   virtual Result<void> restore_slot(SlotId slot, std::span<const std::byte> snapshot) = 0;
+
+  // The entries of a page in all layers, ModelInfo::page_bytes of them, for this model to read
+  // back.
+  virtual Result<void> save_page(PageId page, std::span<std::byte> out) const = 0;
+  virtual Result<void> restore_page(PageId page, std::span<const std::byte> entries) = 0;
 
   // kInvalidArgument for ids outside the vocabulary, positions that do not continue a slot, a pass
   // larger than max_tokens_per_pass, or block tables that are too short; nothing is changed then.

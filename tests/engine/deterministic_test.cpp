@@ -27,6 +27,7 @@ struct Memory {
   int32_t num_pages = kMaxContext / 256;
   int32_t num_snapshots = 0;
   int32_t chunk = 512;
+  int64_t host_bytes = 0;  // of a tier beyond the pool
 };
 
 // Some prompts begin alike, beyond a page; some end shortly before a page does, so that generation
@@ -90,7 +91,9 @@ class Deterministic : public ::testing::Test {
     config.prefill_chunk_tokens = memory.chunk;
     const auto options = EngineCore::resolve(config, **runner, 1);
     EXPECT_TRUE(options.ok());
-    return std::make_unique<EngineCore>(*options, std::move(*runner), *tokenizer_, clock_);
+    auto tier = memory.host_bytes > 0 ? make_memory_tier(memory.host_bytes, nullptr) : nullptr;
+    return std::make_unique<EngineCore>(
+        *options, std::move(*runner), *tokenizer_, clock_, std::move(tier));
   }
 
   static const Outputs& one_at_a_time() {
@@ -149,8 +152,9 @@ TEST_F(Deterministic, ChunksOfOneToken) {
 }
 
 TEST_F(Deterministic, ATinyPoolPreempts) {
-  auto core = make_core({.num_slots = 16, .num_pages = 5, .chunk = 61});
+  auto core = make_core({.num_slots = 16, .num_pages = 3, .chunk = 61});
   expect_same_outputs(*core, 3);
+  EXPECT_GT(core->stats().preemptions_total, 0);
 }
 
 TEST_F(Deterministic, AWarmPrefixCacheGivesTheSameBits) {
@@ -161,11 +165,23 @@ TEST_F(Deterministic, AWarmPrefixCacheGivesTheSameBits) {
   EXPECT_GE(core->stats().prefix_hit_tokens_total - hits, 6 * 256);
 }
 
+TEST_F(Deterministic, PagesFromHostMemoryGiveTheSameBits) {
+  auto core = make_core({.num_slots = 4,
+                         .num_pages = 9,
+                         .num_snapshots = 6,
+                         .chunk = 300,
+                         .host_bytes = 200'000'000});
+  expect_same_outputs(*core, 8);
+  expect_same_outputs(*core, 9);
+  EXPECT_GT(core->stats().tier_hit_pages_total, 0);
+}
+
 TEST_F(Deterministic, ATinyPoolWithAPrefixCachePreemptsEvictsAndResumes) {
-  auto core = make_core({.num_slots = 16, .num_pages = 6, .num_snapshots = 4, .chunk = 7});
+  auto core = make_core({.num_slots = 16, .num_pages = 3, .num_snapshots = 4, .chunk = 7});
   expect_same_outputs(*core, 6);
   expect_same_outputs(*core, 7);
   const EngineStats stats = core->stats();
+  EXPECT_GT(stats.preemptions_total, 0);
   EXPECT_GT(stats.pages_evicted_total, 0);
   EXPECT_GT(stats.prefix_hit_tokens_total, 0);
 }

@@ -16,21 +16,6 @@
 namespace nibble::models::deepseek_v4 {
 namespace {
 
-ModelInfo info_of(const Config& config, const Numerics& numerics, const Weights& weights) {
-  const StateBytes bytes = state_bytes(config, numerics, weights.mtp.has_value());
-  return {.architecture = "deepseek_v4",
-          .vocab_size = config.vocab_size,
-          .hidden_size = config.hidden_size,
-          .num_hidden_layers = config.num_hidden_layers,
-          .max_position_embeddings = config.max_position_embeddings,
-          .has_mtp = weights.mtp.has_value(),
-          .page_size = kPageSize,
-          .max_rollback = kMaxRollback,
-          .slot_bytes = bytes.per_slot(),
-          .page_bytes = bytes.per_page(),
-          .snapshot_bytes = bytes.snapshot};
-}
-
 // Snapshots fit a model only if weights, row formats and rotation agree.
 uint64_t fingerprint_of(const Config& config, const Numerics& numerics, const Weights& weights) {
   const int64_t values[] = {static_cast<int64_t>(numerics.precision),
@@ -47,6 +32,22 @@ uint64_t fingerprint_of(const Config& config, const Numerics& numerics, const We
   return hash_bytes(std::as_bytes(std::span(config.compress_ratios)), seed);
 }
 
+ModelInfo info_of(const Config& config, const Numerics& numerics, const Weights& weights) {
+  const StateBytes bytes = state_bytes(config, numerics, weights.mtp.has_value());
+  return {.architecture = "deepseek_v4",
+          .vocab_size = config.vocab_size,
+          .hidden_size = config.hidden_size,
+          .num_hidden_layers = config.num_hidden_layers,
+          .max_position_embeddings = config.max_position_embeddings,
+          .has_mtp = weights.mtp.has_value(),
+          .page_size = kPageSize,
+          .max_rollback = kMaxRollback,
+          .fingerprint = fingerprint_of(config, numerics, weights),
+          .slot_bytes = bytes.per_slot(),
+          .page_bytes = bytes.per_page(),
+          .snapshot_bytes = bytes.snapshot};
+}
+
 class DeepseekV4 final : public Model {
  public:
   DeepseekV4(Config config, Numerics numerics, Weights weights, Ops ops, device::Device& device)
@@ -57,7 +58,7 @@ class DeepseekV4 final : public Model {
         device_(device),
         frequencies_(make_rope_frequencies(config_)),
         info_(info_of(config_, numerics_, weights_)),
-        fingerprint_(fingerprint_of(config_, numerics_, weights_)) {}
+        fingerprint_(info_.fingerprint) {}
 
   const ModelInfo& info() const override { return info_; }
   const std::vector<RoutedModule>& routed_modules() const override { return weights_.modules; }
@@ -86,6 +87,17 @@ class DeepseekV4 final : public Model {
     return state_->restore(slot, snapshot, fingerprint_);
   }
 
+  Result<void> save_page(PageId page, std::span<std::byte> out) const override {
+    TRY(require_page(page, static_cast<int64_t>(out.size())));
+    state_->save_page(page, out);
+    return {};
+  }
+  Result<void> restore_page(PageId page, std::span<const std::byte> entries) override {
+    TRY(require_page(page, static_cast<int64_t>(entries.size())));
+    state_->restore_page(page, entries);
+    return {};
+  }
+
   Result<void> forward(const ForwardInput& input, ForwardOutput& output) override;
 
  private:
@@ -94,6 +106,7 @@ class DeepseekV4 final : public Model {
     return state_->status(slot);
   }
   Result<void> require_slot(SlotId slot) const;
+  Result<void> require_page(PageId page, int64_t num_bytes) const;
   Result<void> run_layers(Pass& pass, const TensorView& streams);
   Result<void> compute_logits(Pass& pass,
                               const ForwardInput& input,
@@ -122,6 +135,17 @@ Result<void> DeepseekV4::require_slot(SlotId slot) const {
   if (state_->has_slot(slot)) return {};
   return invalid_argument(
       fmt::format("slot {}, expected 0 to {}", slot.value, state_->options().num_slots - 1));
+}
+
+Result<void> DeepseekV4::require_page(PageId page, int64_t num_bytes) const {
+  if (!state_) return unavailable("decoding state is not reserved; call reserve_state() first");
+  if (page.value < 0 || page.value >= state_->options().num_pages) {
+    return invalid_argument(
+        fmt::format("page {}, expected 0 to {}", page.value, state_->options().num_pages - 1));
+  }
+  if (num_bytes == info_.page_bytes) return {};
+  return invalid_argument(
+      fmt::format("{} bytes for a page, expected {}", num_bytes, info_.page_bytes));
 }
 
 Result<void> DeepseekV4::reserve_state(const StateOptions& requested) {

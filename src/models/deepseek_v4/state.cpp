@@ -196,6 +196,39 @@ Ring DecodingState::ring(SlotId slot, const RingSpec& spec) const {
           .row_bytes = spec.row_bytes};
 }
 
+// Calls visit(data, num_bytes) for the rows of the page in every pool, in a fixed order.
+template <class Visit>
+void DecodingState::for_each_entry_run(PageId page, Visit&& visit) const {
+  for (const LayerState& layer : layers_) {
+    if (layer.compress_ratio == 0) continue;
+    const int64_t rows = layer.entries_per_page();
+    for (const EntryPool* pool : {&layer.entries, &layer.index_entries}) {
+      if (pool->row_bytes == 0) continue;
+      visit(pool->row(page.value * rows), static_cast<size_t>(rows * pool->row_bytes));
+    }
+  }
+}
+
+void DecodingState::save_page(PageId page, std::span<std::byte> out) const {
+  size_t done = 0;
+  for_each_entry_run(page, [&](const std::byte* data, size_t num_bytes) {
+    CHECK(num_bytes <= out.size() - done);
+    std::memcpy(out.data() + done, data, num_bytes);
+    done += num_bytes;
+  });
+  CHECK(done == out.size()) << done;
+}
+
+void DecodingState::restore_page(PageId page, std::span<const std::byte> entries) {
+  size_t done = 0;
+  for_each_entry_run(page, [&](std::byte* data, size_t num_bytes) {
+    CHECK(num_bytes <= entries.size() - done);
+    std::memcpy(data, entries.data() + done, num_bytes);
+    done += num_bytes;
+  });
+  CHECK(done == entries.size()) << done;
+}
+
 Result<void> DecodingState::truncate(SlotId slot, int32_t length) {
   SlotStatus& current = status(slot);
   const int32_t oldest = std::max(current.restored, current.high_water - kMaxRollback);

@@ -122,11 +122,17 @@ class DecodingState final {
   // Stream states after the last layer, [M * D] f32: what the MTP layer reads.
   const RingSpec& streams() const { return streams_; }
 
+  // The entries of a page, layer by layer.   out, entries: [StateBytes::per_page()]
+  void save_page(PageId page, std::span<std::byte> out) const;
+  void restore_page(PageId page, std::span<const std::byte> entries);
+
   Result<void> truncate(SlotId slot, int32_t length);
   Result<std::vector<std::byte>> save(SlotId slot, uint64_t fingerprint) const;
   Result<void> restore(SlotId slot, std::span<const std::byte> snapshot, uint64_t fingerprint);
 
  private:
+  template <class Visit>
+  void for_each_entry_run(PageId page, Visit&& visit) const;
   template <class Visit>
   void for_each_saved_row(int32_t length, Visit&& visit) const;
   int64_t snapshot_payload_bytes(int32_t length) const;
