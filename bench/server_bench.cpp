@@ -57,6 +57,10 @@ class InstantModelRunner final : public engine::ModelRunner {
   int32_t num_snapshots() const override { return 0; }
   Result<void> save_slot(SlotId, cache::SnapshotId) override { return {}; }
   Result<void> restore_slot(SlotId, cache::SnapshotId) override { return {}; }
+  std::span<const std::byte> snapshot(cache::SnapshotId) const override { return {}; }
+  Result<void> set_snapshot(cache::SnapshotId, std::span<const std::byte>) override { return {}; }
+  Result<void> save_page(PageId, std::span<std::byte>) override { return {}; }
+  Result<void> restore_page(PageId, std::span<const std::byte>) override { return {}; }
 
   Result<engine::StepResult> step(const engine::Batch& batch) override {
     int64_t num_rows = 0;
