@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/checked_math.h"
@@ -31,10 +32,28 @@ Result<std::vector<int32_t>> read_ids(const LogitsFlags& flags) {
   return ids;
 }
 
-void append_rows(TensorView rows, std::vector<float>& out) {
+// Appends rows of logits, the first of which belongs to `position`. kDataLoss names the position of
+// one that is not finite.
+Result<void> append_rows(TensorView rows,
+                         std::string_view name,
+                         int32_t position,
+                         std::vector<float>& out) {
   for (int64_t i = 0; i < rows.num_rows() && rows.data != nullptr; ++i) {
-    out.insert(out.end(), rows.row<float>(i), rows.row<float>(i) + rows.shape[1]);
+    const float* row = rows.row<float>(i);
+    const float* end = row + rows.shape[1];
+    const float* fault = std::find_if(row, end, [](float x) { return !std::isfinite(x); });
+    if (fault != end) {
+      return data_loss(
+          fmt::format("{} of position {}: token {} has {}; the weights are damaged, or "
+                      "this model does not fit the precision. See nibble check.",
+                      name,
+                      position + i,
+                      fault - row,
+                      std::isnan(*fault) ? "NaN" : "an infinite value"));
+    }
+    out.insert(out.end(), row, end);
   }
+  return {};
 }
 
 // One sequence through a model, chunk by chunk.
@@ -95,9 +114,8 @@ class Prefill final {
     };
     models::ForwardOutput output;
     TRY(model_.forward(input, output));
-    append_rows(output.logits, logits_);
-    append_rows(output.mtp_logits, mtp_logits_);
-    return {};
+    TRY(append_rows(output.logits, "logits", std::max(begin, options_.first_logits), logits_));
+    return append_rows(output.mtp_logits, "mtp_logits", std::max(begin, 1) - 1, mtp_logits_);
   }
 
   models::Model& model_;

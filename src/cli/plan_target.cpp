@@ -7,6 +7,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/utf8.h"
 #include "checkpoint/shard_index.h"
 #include "cli/console.h"
 #include "cli/hub_environment.h"
@@ -18,10 +19,30 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 64 << 20;
 constexpr const char* kSingleFile = "model.safetensors";
+// Of all files of a repository. Larger claims are lies, and would overflow the sums of a plan.
+constexpr int64_t kMaxRepositoryBytes = int64_t{1} << 50;
 
 bool has_suffix(const std::string& path, std::string_view suffix) {
   return path.size() >= suffix.size() &&
          path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+Result<void> check_sizes(const std::string& repo, const std::vector<hub::RepoFile>& files) {
+  int64_t left = kMaxRepositoryBytes;
+  for (const hub::RepoFile& file : files) {
+    if (file.size <= left) {
+      left -= file.size;
+      continue;
+    }
+    return data_loss(
+        fmt::format("{}: the hub lists {} with {} bytes; expected all files together "
+                    "to have at most {}. Fix: check the endpoint.",
+                    escape_for_display(repo),
+                    escape_for_display(file.path),
+                    file.size,
+                    kMaxRepositoryBytes));
+  }
+  return {};
 }
 
 // Fewer bytes than the header of a shard has, from the names that the index puts there: the first
@@ -43,6 +64,7 @@ class RemoteReader final {
 
   Result<checkpoint::ModelDescription> read() {
     TRY_ASSIGN(const std::vector<hub::RepoFile> files, client_.list_files(repo_, commit_));
+    TRY(check_sizes(repo_.name, files));
     checkpoint::ModelDescriptionBuilder builder(repo_.name + "@" + commit_.substr(0, 12));
     std::optional<checkpoint::ShardIndex> index;
     for (const hub::RepoFile& file : files) TRY(take_config(file, builder, index));

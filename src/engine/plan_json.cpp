@@ -114,6 +114,7 @@ Value performance_json(const Plan& plan) {
          {"distinct_experts", step.distinct_experts},
          {"weight_bytes", std::round(step.weight_bytes)},
          {"kv_bytes", std::round(step.kv_bytes)},
+         {"bytes_per_token", std::round((step.weight_bytes + step.kv_bytes) / step.batch)},
          {"bytes_per_device", std::round(step.bytes_per_device)},
          {"bound_ms", step.bound_seconds * 1e3},
          {"bound_tok_s", bound},

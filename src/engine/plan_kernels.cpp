@@ -152,6 +152,9 @@ class ModulePlanner final {
 
   void run() {
     for (const DetectedModule& module : detection_.modules) place(module);
+    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      return a.order != b.order ? a.order < b.order : a.planned.bytes > b.planned.bytes;
+    });
     for (Entry& entry : entries_) finish(entry);
     report_slow();
   }
@@ -164,6 +167,7 @@ class ModulePlanner final {
     std::map<std::tuple<std::string, int64_t, int64_t>, int64_t> parts;
     Activation activation = Activation::kF32;
     SchemeKind kind = SchemeKind::kUnknown;
+    std::pair<bool, ModuleClass> order;  // as a reader expects them
   };
   struct Choice {
     const KernelInfo* kernel = nullptr;
@@ -187,6 +191,7 @@ class ModulePlanner final {
     Entry& entry = entry_for(role, format, choice.kernel);
     entry.activation = activation;
     entry.kind = module.scheme.kind;
+    entry.order = {module.role.is_draft, module.role.module_class};
     if (module.role.layer >= 0) entry.layers.insert(module.role.layer);
     ++entry.evidence[evidence];
     entry.parts[{std::string(leaf_of(module.name)), module.n, module.k}] += module.num_matrices;
@@ -337,7 +342,8 @@ class ModulePlanner final {
         });
     planned.evidence = most->first;
     if (entry.evidence.size() > 1) {
-      planned.evidence += fmt::format(" (and {} other forms)", entry.evidence.size() - 1);
+      const size_t others = entry.evidence.size() - 1;
+      planned.evidence += fmt::format(" (and {} other form{})", others, others == 1 ? "" : "s");
     }
     // Biases and tables count with the first entry of their class.
     const auto bytes = parameter_bytes_.find(planned.module_class);

@@ -573,13 +573,30 @@ TEST(PlanRender, TextNamesKernelsMemoryAndBounds) {
   EXPECT_THAT(text, HasSubstr("199.9"));
 }
 
-TEST(PlanRender, ComparisonHasALinePerPlan) {
-  const Plan plans[] = {make_plan(flash(), {}, on("rtx-pro-6000", 8)),
-                        make_plan(form_b(quant::v4_flash()), {}, on("rtx-pro-6000", 8))};
+// The question of the founding story.
+TEST(PlanRender, ComparisonAnswersNativeAgainstNvfp4) {
+  const Plan plans[] = {
+      make_plan(flash(), {}, on("rtx-pro-6000", 8)),
+      make_plan(form_b(quant::v4_flash()), {}, on("rtx-pro-6000", 8)),
+  };
   const std::string text = comparison_text(plans);
-  EXPECT_THAT(text, HasSubstr("mxfp4"));
-  EXPECT_THAT(text, HasSubstr("nvfp4"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_THAT(text, HasSubstr("8x rtx-pro-6000   mxfp4             159.6 GB     21.0 GB  yes"));
+  EXPECT_THAT(text, HasSubstr("8x rtx-pro-6000   nvfp4             168.3 GB     22.0 GB  yes"));
+  // Scales of 16 instead of 32: 4.5 bits against 4.25, which costs more where experts are the
+  // bytes.
+  EXPECT_THAT(text, HasSubstr("batch 1 -0.7%, batch 16 -3.5%, batch 64 -4.2%, download +5.4%"));
+  EXPECT_THAT(text, HasSubstr("mxfp4 -> grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"));
+  EXPECT_THAT(text, HasSubstr("nvfp4 -> grouped_matmul.nvfp4.nvfp4.sm_120.tensor_core (tensor"));
+  EXPECT_THAT(text, HasSubstr("info[Q-C7] draft experts are mxfp4, the model's are nvfp4"));
+}
+
+TEST(PlanRender, ShortFormHasFormatsKernelsWhyAndMemory) {
+  const std::string text = short_plan_text(plan_tiny({.concurrency = 2}));
+  EXPECT_THAT(text, HasSubstr("plan: deepseek_v4, 6 layers on "));
+  EXPECT_THAT(text, HasSubstr("context 16384, 2 sequences\n"));
+  EXPECT_THAT(text, HasSubstr("that takes it) for routed_experts\n"));
+  EXPECT_THAT(text, HasSubstr("  memory "));
+  EXPECT_THAT(text, Not(HasSubstr("draft_")));  // not loaded
 }
 
 TEST(DeviceSheets, AreFoundByName) {

@@ -84,6 +84,19 @@ std::string kernel_status(const kernels::KernelInfo& kernel) {
                                              : fmt::format("verified on {}", kernel.verified));
 }
 
+// "wq_a [1024, 4096] x 43, wkv [512, 4096] x 43"
+std::string shapes(const PlannedModule& module) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(module.parts.size(), kShown); ++i) {
+    const PlannedPart& part = module.parts[i];
+    text += fmt::format("{}{} [{}, {}]", i == 0 ? "" : ", ", part.name, part.n, part.k);
+    if (part.count > 1) text += fmt::format(" x {}", part.count);
+  }
+  if (module.parts.size() > kShown) text += ", ...";
+  return escape_for_display(text);
+}
+
 // Records for this very device that refused; the JSON also has those for other devices.
 void append_refused(std::string& out, const PlannedModule& module) {
   for (const kernels::Refusal& refusal : module.better) {
@@ -98,6 +111,9 @@ void append_modules(std::string& out, const Plan& plan) {
         module.layers.empty() ? "" : fmt::format(" [{}]", ranges(module.layers));
     out += fmt::format(
         "  {:<44} {:<17} {:>9}\n", module.module_class + layers, module.format, gb(module.bytes));
+    if (module.kernel != nullptr && module.kernel->has_weight) {
+      out += fmt::format("    {}\n", shapes(module));
+    }
     out += fmt::format("    {}\n", escape_for_display(module.evidence));
     if (module.kernel != nullptr) {
       out += fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel));
@@ -154,19 +170,20 @@ void append_performance(std::string& out, const Plan& plan) {
   if (!plan.performance) return;
   const PlanPerformance& p = *plan.performance;
   out +=
-      "\nDecode\n  batch  experts/layer  weights/step    cache/step    bound ms   bound tok/s   "
-      "expected tok/s\n";
+      "\nDecode\n  batch  experts/layer  weights/step    cache/step   bytes/token    bound ms   "
+      "bound tok/s   expected tok/s\n";
   for (const PlanBatch& step : p.batches) {
-    out +=
-        fmt::format("  {:>5}  {:>13.1f}  {:>12}  {:>12}  {:>10.2f}  {:>12.0f}   {:.0f} to {:.0f}\n",
-                    step.batch,
-                    step.distinct_experts,
-                    gb(step.weight_bytes),
-                    gb(step.kv_bytes),
-                    step.bound_seconds * 1e3,
-                    step.bound_tok_s(),
-                    step.bound_tok_s() * p.low_share,
-                    step.bound_tok_s() * p.high_share);
+    out += fmt::format(
+        "  {:>5}  {:>13.1f}  {:>12}  {:>12}  {:>12}  {:>10.2f}  {:>12.0f}   {:.0f} to {:.0f}\n",
+        step.batch,
+        step.distinct_experts,
+        gb(step.weight_bytes),
+        gb(step.kv_bytes),
+        gb((step.weight_bytes + step.kv_bytes) / step.batch),
+        step.bound_seconds * 1e3,
+        step.bound_tok_s(),
+        step.bound_tok_s() * p.low_share,
+        step.bound_tok_s() * p.high_share);
   }
   out += "  expected: " + p.assumption + "\n";
 }
@@ -213,6 +230,109 @@ const PlannedModule* experts_of(const Plan& plan) {
     if (module.module_class == "routed_experts") return &module;
   }
   return nullptr;
+}
+
+// --- several plans ---
+
+constexpr int32_t kComparedBatches[] = {1, 16, 64};
+
+std::string display_name(const Plan& plan) {
+  constexpr size_t kMaxWidth = 48;
+  const std::string name = escape_for_display(plan.target);
+  return name.size() <= kMaxWidth ? name : "..." + name.substr(name.size() - kMaxWidth + 3);
+}
+
+std::string machine_name(const PlanOptions& o) {
+  return fmt::format("{}x {}", o.num_devices, o.device.name);
+}
+
+const PlanBatch* step_of(const Plan& plan, int32_t batch) {
+  if (!plan.performance) return nullptr;
+  for (const PlanBatch& step : plan.performance->batches) {
+    if (step.batch == batch) return &step;
+  }
+  return nullptr;
+}
+
+void append_row(std::string& out, const Plan& plan, size_t width) {
+  const PlannedModule* experts = experts_of(plan);
+  out += fmt::format("{:<{}}  {:<17} {:<16} {:>9} {:>11} {:>4} {:>9}",
+                     display_name(plan),
+                     width,
+                     machine_name(plan.options),
+                     experts != nullptr ? experts->format : "-",
+                     gb(plan.download_bytes),
+                     plan.memory ? gb(plan.memory->weights) : "-",
+                     plan.memory ? (plan.memory->fits() ? "yes" : "NO") : "-",
+                     plan.memory ? std::to_string(plan.memory->max_concurrency) : "-");
+  for (const int32_t batch : kComparedBatches) {
+    const PlanBatch* step = step_of(plan, batch);
+    out += fmt::format(" {:>19}",
+                       step == nullptr
+                           ? "-"
+                           : fmt::format("{:.0f}-{:.0f} of {:.0f}",
+                                         step->bound_tok_s() * plan.performance->low_share,
+                                         step->bound_tok_s() * plan.performance->high_share,
+                                         step->bound_tok_s()));
+  }
+  out += "\n";
+}
+
+// "+3.5%"
+std::string change(double from, double to) {
+  return from > 0 ? fmt::format("{:+.1f}%", (to / from - 1) * 100) : "-";
+}
+
+void append_difference(std::string& out, const Plan& first, const Plan& plan) {
+  out += fmt::format("  {} on {}:", display_name(plan), machine_name(plan.options));
+  for (const int32_t batch : kComparedBatches) {
+    const PlanBatch* from = step_of(first, batch);
+    const PlanBatch* to = step_of(plan, batch);
+    if (from == nullptr || to == nullptr) continue;
+    out += fmt::format(" batch {} {},", batch, change(from->bound_tok_s(), to->bound_tok_s()));
+  }
+  out += fmt::format(
+      " download {}",
+      change(static_cast<double>(first.download_bytes), static_cast<double>(plan.download_bytes)));
+  if (first.memory && plan.memory) {
+    out += fmt::format(", weights {}",
+                       change(static_cast<double>(first.memory->weights),
+                              static_cast<double>(plan.memory->weights)));
+  }
+  out += "\n";
+}
+
+void append_expert_kernel(std::string& out, const Plan& plan) {
+  const PlannedModule* experts = experts_of(plan);
+  out += fmt::format("  {} on {}: ", display_name(plan), machine_name(plan.options));
+  if (experts == nullptr) {
+    out += "none\n";
+    return;
+  }
+  const std::string kernel =
+      experts->kernel == nullptr
+          ? "none"
+          : fmt::format("{} ({})", experts->kernel->name, kernel_status(*experts->kernel));
+  out += fmt::format("{} -> {}: {}\n", experts->format, kernel, experts->why);
+  append_refused(out, *experts);
+}
+
+void append_all_diagnostics(std::string& out, std::span<const Plan> plans) {
+  bool is_first = true;
+  for (const quant::Severity severity :
+       {quant::Severity::kError, quant::Severity::kWarning, quant::Severity::kInfo}) {
+    for (const Plan& plan : plans) {
+      for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
+        if (diagnostic.severity != severity) continue;
+        out += fmt::format("{}{} on {}: {}\n",
+                           is_first ? "\n" : "",
+                           display_name(plan),
+                           machine_name(plan.options),
+                           quant::to_text(diagnostic));
+        is_first = false;
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -263,56 +383,37 @@ std::string short_plan_text(const Plan& plan) {
 }
 
 std::string comparison_text(std::span<const Plan> plans) {
-  std::string out =
-      fmt::format("{:<34} {:<18} {:<16} {:>10} {:>10} {:>8} {:>9} {:>18} {:>18}  {}\n",
-                  "target",
-                  "machine",
-                  "experts",
-                  "size",
-                  "weights/GPU",
-                  "fits",
-                  "sequences",
-                  "tok/s at 1",
-                  "tok/s at 16",
-                  "expert kernel");
-  for (const Plan& plan : plans) {
-    const PlannedModule* experts = experts_of(plan);
-    const PlanOptions& o = plan.options;
-    const auto speed = [&](int32_t batch) -> std::string {
-      if (!plan.performance) return "-";
-      for (const PlanBatch& step : plan.performance->batches) {
-        if (step.batch != batch) continue;
-        return fmt::format("{:.0f}-{:.0f} of {:.0f}",
-                           step.bound_tok_s() * plan.performance->low_share,
-                           step.bound_tok_s() * plan.performance->high_share,
-                           step.bound_tok_s());
-      }
-      return "-";
-    };
-    out += fmt::format("{:<34} {:<18} {:<16} {:>10} {:>10} {:>8} {:>9} {:>18} {:>18}  {}\n",
-                       escape_for_display(plan.target).substr(0, 34),
-                       fmt::format("{}x {}", o.num_devices, o.device.name),
-                       experts != nullptr ? experts->format : "-",
-                       gb(plan.download_bytes),
-                       plan.memory ? gb(plan.memory->weights) : "-",
-                       plan.memory ? (plan.memory->fits() ? "yes" : "NO") : "-",
-                       plan.memory ? std::to_string(plan.memory->max_concurrency) : "-",
-                       speed(1),
-                       speed(16),
-                       experts != nullptr && experts->kernel != nullptr ? experts->kernel->name
-                                                                        : std::string_view("-"));
+  if (plans.empty()) return "";
+  size_t width = 6;
+  for (const Plan& plan : plans) width = std::max(width, display_name(plan).size());
+  std::string out = fmt::format("{:<{}}  {:<17} {:<16} {:>9} {:>11} {:>4} {:>9}",
+                                "target",
+                                width,
+                                "machine",
+                                "experts",
+                                "size",
+                                "weights/dev",
+                                "fits",
+                                "sequences");
+  for (const int32_t batch : kComparedBatches) {
+    out += fmt::format(" {:>19}", fmt::format("tok/s at {}", batch));
   }
-  bool has_errors = false;
-  for (const Plan& plan : plans) {
-    for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
-      if (diagnostic.severity != quant::Severity::kError) continue;
-      out += fmt::format("{}{}: {}\n",
-                         has_errors ? "" : "\n",
-                         escape_for_display(plan.target),
-                         quant::to_text(diagnostic));
-      has_errors = true;
-    }
+  out += "\n";
+  for (const Plan& plan : plans) append_row(out, plan, width);
+  out += "tok/s: expected range of the bandwidth bound; sequences: of " +
+         std::to_string(plans.front().options.context) + " tokens\n";
+  if (plans.size() > 1) {
+    out +=
+        fmt::format("\nBound of decoding, download and weights on each device, against {} on {}\n",
+                    display_name(plans.front()),
+                    machine_name(plans.front().options));
   }
+  for (const Plan& plan : plans.subspan(1)) append_difference(out, plans.front(), plan);
+  out += "\nExperts\n";
+  for (const Plan& plan : plans) append_expert_kernel(out, plan);
+  if (plans.front().performance)
+    out += "\nexpected: " + plans.front().performance->assumption + "\n";
+  append_all_diagnostics(out, plans);
   return out;
 }
 

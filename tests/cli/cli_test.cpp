@@ -316,6 +316,22 @@ TEST(Cli, ChecksTheBundledModel) {
   EXPECT_THAT(result.output, HasSubstr("headers and sizes agree"));
   EXPECT_THAT(result.output, HasSubstr("all finite"));
   EXPECT_THAT(result.output, HasSubstr("mean KL"));
+  EXPECT_THAT(result.output, HasSubstr("against f32 arithmetic in scalar kernels"));
+  EXPECT_THAT(result.output, HasSubstr("kinds of weights against the scalar reference"));
+  EXPECT_THAT(result.output, HasSubstr("memory   weights "));
+}
+
+TEST(Cli, LogitsThatAreNotFiniteNameTheirPosition) {
+  const Path dir = make_directory();
+  std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
+  // The largest BF16 values: their sums overflow.
+  overwrite_tensor(dir / "model-00001-of-00003.safetensors", "head.weight", '\x7F');
+  const std::vector<std::string> logits = {"logits", dir, "--ids", "1,2,3", "--output", dir / "o"};
+  expect_error(run_nibble(logits), 5, "logits of position 0: token 0 has ");
+  std::vector<std::string> last = logits;
+  last.insert(last.end(), {"--last", "1"});
+  expect_error(run_nibble(last), 5, "logits of position 2: token 0 has ");
+  EXPECT_FALSE(std::filesystem::exists(dir / "o"));
 }
 
 TEST(Cli, CheckFindsDamage) {

@@ -112,6 +112,26 @@ TEST(PlanCommand, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run_nibble({"plan"}).exit_code, 2);
 }
 
+TEST(PlanCommand, RefusesNumbersThatMeanNothing) {
+  for (const char* flag : {"--tp", "--ep", "--context", "--concurrency"}) {
+    for (const char* value : {"-1", "2147483648", "99999999999999999999", "1.5", "x", ""}) {
+      EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "cpu", flag, value}).exit_code, 2)
+          << flag << " " << value;
+    }
+  }
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "cpu", "--ep", "0"}).exit_code, 2);
+  for (const char* gpu : {"", "x", "x8", "h200x", "h200x-1", "h200x1025", "h200x99999999999"}) {
+    EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", gpu}).exit_code, 2) << gpu;
+  }
+  // Zero means that the plan chooses; the largest numbers are answered.
+  for (const char* flag : {"--tp", "--context", "--concurrency"}) {
+    EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "cpu", flag, "0"}).exit_code, 0) << flag;
+  }
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "cpu", "--concurrency", "1048576"}).exit_code, 0);
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "cpu", "--context", "2147483647"}).exit_code, 3);
+  EXPECT_EQ(run_nibble({"plan", kModel, "--gpu", "h200", "--tp", "1024"}).exit_code, 3);
+}
+
 TEST(PlanCommand, TruncatedShardIsF1) {
   const Path dir = copy_model();
   const Path shard = dir / "model-00002-of-00003.safetensors";

@@ -7,7 +7,7 @@ import unittest
 
 import v4_headers
 from fake_hub import FakeHub, Faults, RepoFile
-from hub_testing import NIBBLE, NOT_FOUND, OK, UNSUPPORTED, HubTest
+from hub_testing import DATA_LOSS, NIBBLE, NOT_FOUND, OK, UNSUPPORTED, HubTest
 
 TINY = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v4"
 
@@ -84,6 +84,37 @@ class Plan(HubTest):
             plan = self.plan(hub, "acme/tiny", "--gpu", "h200", expect=UNSUPPORTED)
         self.assertIn("Q-F1", [error["code"] for error in plan["errors"]])
         self.assertTrue(plan["modules"])
+
+    def test_sizes_that_cannot_be_are_refused(self):
+        for size in (1 << 62, (1 << 63) - 1):
+            entry = {"type": "file", "path": "model-9.safetensors", "size": size, "oid": "0" * 40,
+                     "lfs": {"oid": "a" * 64, "size": size, "pointerSize": 134}}
+            with FakeHub(tiny_files(), extra_entries=[entry, dict(entry, path="model-8.safetensors")]) as hub:
+                self.assertIn("the hub lists model-", self.plan(hub, "acme/tiny", expect=DATA_LOSS))
+
+    def test_malformed_answers_end_with_a_message(self):
+        """Whatever stands in index and headers: an exit code of the table, a message, and no weights."""
+        index = json.loads((TINY / "model.safetensors.index.json").read_text())
+        shard = sorted(TINY.glob("*.safetensors"))[0].read_bytes()
+        deep = b'{"a":' * 5000
+        cases = [("model.safetensors.index.json", b""), ("model.safetensors.index.json", b"[]"),
+                 ("model.safetensors.index.json", deep), ("model.safetensors.index.json", b"{\"weight_map\":{}}"),
+                 ("model.safetensors.index.json",
+                  json.dumps({"weight_map": {name: "../" + path for name, path in index["weight_map"].items()}}).encode()),
+                 ("config.json", b""), ("config.json", b"null"), ("config.json", deep), ("config.json", b"\xff\xfe"),
+                 ("model-00001-of-00003.safetensors", b"\xff" * 8 + shard[8:]),
+                 ("model-00001-of-00003.safetensors", bytes(8) + shard[8:]),
+                 ("model-00001-of-00003.safetensors", shard[:8] + b"x" * (len(shard) - 8)),
+                 ("model-00001-of-00003.safetensors", shard[:7])]
+        for path, data in cases:
+            with self.subTest(path=path, data=data[:20]):
+                files = [RepoFile(path, data, file.is_lfs) if file.path == path else file for file in tiny_files()]
+                with FakeHub(files) as hub:
+                    command = [NIBBLE, "plan", "--json", "acme/tiny", "--gpu", "h200"]
+                    run = subprocess.run(command, env=self.environment(hub), capture_output=True, text=True, timeout=60)
+                    self.assertIn(run.returncode, (UNSUPPORTED, NOT_FOUND, DATA_LOSS), run.stderr)
+                    self.assertIn("nibble: error: ", run.stderr)
+                    self.assertLess(hub.body_bytes, 2_000_000)
 
     def test_unknown_repositories_are_not_found(self):
         with FakeHub(tiny_files()) as hub:
