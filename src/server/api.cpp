@@ -344,17 +344,20 @@ HttpResponse Api::status_page(const HttpRequest& request) {
   return status_page_response(request.path);
 }
 
-HttpResponse Api::status(const HttpRequest&) {
-  return json_response(status_data({.version = options_.version,
-                                    .model_names = options_.model.names,
-                                    .max_context = options_.model.max_context,
-                                    .kernels = options_.kernels,
-                                    .stats = engine_.stats(),
-                                    .num_connections = server_->num_connections(),
-                                    .is_draining = is_draining_.load(),
-                                    .started_at = started_at_,
-                                    .now = std::chrono::steady_clock::now(),
-                                    .recent = recent_}));
+HttpResponse Api::status(const HttpRequest& request) {
+  const bool sees_all = options_.access.is_admin(request);
+  return json_response(status_data(
+      {.version = options_.version,
+       .model_names = options_.model.names,
+       .max_context = options_.model.max_context,
+       .kernels = options_.kernels,
+       .stats = engine_.stats(),
+       .num_connections = server_->num_connections(),
+       .is_draining = is_draining_.load(),
+       .started_at = started_at_,
+       .now = std::chrono::steady_clock::now(),
+       .recent = recent_,
+       .viewer = sees_all ? std::nullopt : std::optional(options_.access.owner_of(request))}));
 }
 
 HttpResponse Api::list_models(const HttpRequest&) {
@@ -410,6 +413,7 @@ Result<GenerationPlan> Api::make_plan(const HttpRequest& request, Planner planne
   TRY_ASSIGN(const std::optional<TimePoint> deadline, deadline_of(request));
   TRY_ASSIGN(GenerationPlan plan, (planner_.*planner)(request));
   plan.deadline = deadline;
+  plan.owner = request.owner;
   // The engine shares the machine and cached prefixes by owner.
   const bool has_owner = request.owner != KeyId{};
   const std::string owner = has_owner ? fmt::format("{:016x}", request.owner.value) : "";

@@ -196,7 +196,8 @@ void Generation::observe(int32_t sequence, const engine::Output& output) {
 void Generation::record_finish(const engine::Finish& finish, TimePoint now) {
   const double total_seconds = to_seconds(now - received_at_);
   context_.metrics.on_finish(finish, total_seconds);
-  context_.recent.add({.ended_at = now,
+  context_.recent.add({.owner = plan_.owner,
+                       .ended_at = now,
                        .outcome = finish_reason_name(finish.reason),
                        .usage = finish.usage,
                        .queue_seconds = finish.queue_seconds,
@@ -257,7 +258,8 @@ void Generation::abandon(Gone why) {
   is_over_ = true;
   context_.metrics.on_aborted(cause_name(why));
   const TimePoint now = std::chrono::steady_clock::now();
-  context_.recent.add({.ended_at = now,
+  context_.recent.add({.owner = plan_.owner,
+                       .ended_at = now,
                        .outcome = cause_name(why),
                        .total_seconds = to_seconds(now - received_at_)});
   note_end(cause_name(why));

@@ -21,6 +21,7 @@
 #include "server/completion_reply.h"
 #include "server/error_response.h"
 #include "server/http_server.h"
+#include "server/key_id.h"
 #include "server/metrics.h"
 #include "server/recent_requests.h"
 #include "server/request_record.h"
@@ -36,6 +37,7 @@ struct GenerationPlan {
   bool stream = false;
   std::vector<Header> headers;  // of the response
   std::optional<TimePoint> deadline;
+  KeyId owner = {};
   std::string_view ping = {};  // keeps a silent stream alive; empty: the context's
   ErrorAdapter adapt_error = nullptr;
   // Puts a reply that can be stored where later requests find it: once it ended well, and of work

@@ -8,10 +8,12 @@
 
 #include "base/clock.h"
 #include "engine/request.h"
+#include "server/key_id.h"
 
 namespace nibble::server {
 
 struct RecentRequest {
+  KeyId owner;
   TimePoint ended_at;
   std::string_view outcome;  // static text: "stop", "length", "abort", "error", "disconnect", ...
   engine::Usage usage;       // zeros for a client that left
@@ -21,7 +23,8 @@ struct RecentRequest {
   double total_seconds = 0;  // since arrival
 };
 
-// Holds no text of any request, no id and no address.
+// Holds no text of any request, no id and no address. Shared by all keys: a busy one leaves less of
+// the others.
 class RecentRequests final {
  public:
   static constexpr size_t kCapacity = 50;

@@ -41,6 +41,7 @@ json::Array kernel_list(const std::vector<KernelSelection>& kernels) {
 json::Array recent_list(const StatusSource& source) {
   json::Array list;
   for (const RecentRequest& request : source.recent.newest_first()) {
+    if (source.viewer && request.owner != *source.viewer) continue;
     list.emplace_back(json::make_object({{"seconds_ago", to_seconds(source.now - request.ended_at)},
                                          {"outcome", request.outcome},
                                          {"prompt_tokens", request.usage.prompt_tokens},

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/json.h"
 #include "engine/engine.h"
 #include "server/http_message.h"
+#include "server/key_id.h"
 #include "server/metrics.h"
 #include "server/recent_requests.h"
 
@@ -38,6 +40,9 @@ struct StatusSource {
   TimePoint started_at;
   TimePoint now;
   const RecentRequests& recent;
+  // Whose requests are listed; nullopt: all. Counts of cached tokens would tell a key what others
+  // asked.
+  std::optional<KeyId> viewer = {};
 };
 
 // What /status/data answers: totals, from which the page makes rates, and lists.

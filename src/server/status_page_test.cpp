@@ -1,7 +1,9 @@
 #include "server/status_page.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <regex>
@@ -26,6 +28,13 @@ constexpr const char* kFiles[] = {"/",
 std::string header_of(const TestResponse& response, const std::string& name) {
   const auto found = response.headers.find(name);
   return found == response.headers.end() ? std::string() : found->second;
+}
+
+Path write_keys(std::string_view name, std::string_view keys) {
+  const Path file = Path(testing::TempDir()) / fmt::format("{}.{}", name, ::getpid());
+  std::ofstream(file) << keys;
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+  return file;
 }
 
 json::Value status_of(TestServer& server) {
@@ -124,15 +133,34 @@ TEST(StatusPage, TheListOfRequestsIsBounded) {
 }
 
 TEST(StatusPage, WithKeysThePageIsPublicAndItsDataIsNot) {
-  const Path file = Path(testing::TempDir()) / "status_page_keys";
-  std::ofstream(file) << "sesame\n";
-  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
   TestServer::Options options;
-  options.config.api_key_file = file;
+  options.config.api_key_file = write_keys("status_page_keys", "sesame\n");
   TestServer server(options);
   EXPECT_EQ(http_get(server.port(), "/").status, 200);
   EXPECT_EQ(http_get(server.port(), "/status/chat.js").status, 200);
   EXPECT_EQ(http_get(server.port(), "/status/data").status, 401);
+}
+
+TEST(StatusPage, AKeySeesItsOwnRequestsAndTheAdminKeySeesAll) {
+  TestServer::Options options;
+  options.config.api_key_file = write_keys("status_page_two_keys", "anna\nbert\n");
+  options.config.admin_key_file = write_keys("status_page_admin_key", "admin\n");
+  TestServer server(options);
+  const auto ask = [&](std::string_view key) {
+    const std::string header = fmt::format("authorization: Bearer {}\r\n", key);
+    return http_post(server.port(), "/v1/chat/completions", chat_body(), header).status;
+  };
+  const auto count = [&](std::string_view key) {
+    const std::string header = fmt::format("authorization: Bearer {}\r\n", key);
+    const TestResponse response = http_get(server.port(), "/status/data", header);
+    return at(json::parse(response.body).value(), "recent").as_array()->size();
+  };
+  EXPECT_EQ(ask("anna"), 200);
+  EXPECT_EQ(ask("anna"), 200);
+  EXPECT_EQ(ask("bert"), 200);
+  EXPECT_EQ(count("anna"), 2U);
+  EXPECT_EQ(count("bert"), 1U);
+  EXPECT_EQ(count("admin"), 3U);
 }
 
 }  // namespace
