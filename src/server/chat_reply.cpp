@@ -42,8 +42,9 @@ json::Object call_object(const std::string& id, const text::ToolCall& call) {
 ChatReply::ChatReply(Options options, const text::Tokenizer& tokenizer)
     : options_(std::move(options)), tokenizer_(tokenizer) {
   for (int32_t i = 0; i < options_.num_choices; ++i) {
-    choices_.push_back(
-        {.turn = AssistantTurn(options_.parser, "call_", tokenizer), .logprobs = {}});
+    choices_.push_back({.turn = AssistantTurn(options_.parser, "call_", tokenizer),
+                        .logprobs = {},
+                        .token_ids = {}});
   }
 }
 
@@ -51,6 +52,10 @@ void ChatReply::add(int32_t index, engine::Output&& output, std::string* events)
   Choice& choice = choices_[static_cast<size_t>(index)];
   for (const engine::TokenLogprob& logprob : output.logprobs) {
     choice.logprobs.emplace_back(logprob_entry(tokenizer_, logprob));
+  }
+  if (options_.prompt_ids) {
+    choice.token_ids.insert(
+        choice.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
   }
   const std::vector<TurnPiece> pieces = choice.turn.add(std::move(output));
   if (choice.turn.is_finished()) ++num_finished_;
@@ -80,7 +85,9 @@ std::string ChatReply::begin_events() const {
                                              {"delta", std::move(delta)},
                                              {"logprobs", nullptr},
                                              {"finish_reason", nullptr}});
-    append_event(events, chunk({std::move(choice)}));
+    json::Object first = chunk({std::move(choice)});
+    if (options_.prompt_ids) first.set("prompt_token_ids", id_array(*options_.prompt_ids));
+    append_event(events, first);
   }
   return events;
 }
@@ -131,6 +138,7 @@ void ChatReply::append_chunk(int32_t index, json::Object delta, std::string& eve
                                            {"delta", std::move(delta)},
                                            {"logprobs", take_logprobs(choice)},
                                            {"finish_reason", nullptr}});
+  set_token_ids(object, std::exchange(choice.token_ids, {}));
   append_event(events, chunk({std::move(object)}));
 }
 
@@ -138,8 +146,13 @@ void ChatReply::append_finish(int32_t index, std::string& events) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   json::Object object = json::make_object(
       {{"index", index}, {"delta", json::Object()}, {"logprobs", take_logprobs(choice)}});
+  set_token_ids(object, std::exchange(choice.token_ids, {}));
   set_finish(object, choice.turn);
   append_event(events, chunk({std::move(object)}));
+}
+
+void ChatReply::set_token_ids(json::Object& choice, json::Array token_ids) const {
+  if (options_.prompt_ids) choice.set("token_ids", std::move(token_ids));
 }
 
 json::Object ChatReply::chunk(json::Array choices) const {
@@ -167,6 +180,7 @@ json::Value ChatReply::body() const {
   for (int32_t i = 0; i < options_.num_choices; ++i) choices.emplace_back(choice_object(i));
   json::Object object = reply_object(options_.envelope, "chat.completion", std::move(choices));
   object.set("usage", usage_object(usage()));
+  if (options_.prompt_ids) object.set("prompt_token_ids", id_array(*options_.prompt_ids));
   return object;
 }
 
@@ -179,6 +193,7 @@ json::Object ChatReply::choice_object(int32_t index) const {
     logprobs = json::make_object({{"content", choice.logprobs}, {"refusal", nullptr}});
   }
   object.set("logprobs", std::move(logprobs));
+  set_token_ids(object, choice.token_ids);
   set_finish(object, choice.turn);
   return object;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class ChatReply final {
     bool wants_logprobs = false;
     int32_t num_choices = 1;
     int32_t num_prompt_tokens = 0;
+    std::optional<std::vector<int32_t>> prompt_ids = {};  // present: token ids are returned
   };
   // The tokenizer must outlive the reply.
   ChatReply(Options options, const text::Tokenizer& tokenizer);
@@ -46,12 +48,14 @@ class ChatReply final {
  private:
   struct Choice {
     AssistantTurn turn;
-    json::Array logprobs;  // streaming: not yet sent; else all
+    json::Array logprobs;   // streaming: not yet sent; else all
+    json::Array token_ids;  // likewise; only when they are returned
   };
 
   void append_piece(int32_t index, const TurnPiece& piece, std::string& events);
   void append_chunk(int32_t index, json::Object delta, std::string& events);
   void append_finish(int32_t index, std::string& events);
+  void set_token_ids(json::Object& choice, json::Array token_ids) const;
   json::Object chunk(json::Array choices) const;
   json::Object choice_object(int32_t index) const;
   json::Object message_object(const AssistantTurn& turn) const;

@@ -37,6 +37,10 @@ void CompletionReply::add(int32_t index, engine::Output&& output, std::string* e
   choice.has_begun = true;
   if (!options_.is_echo_only) {
     choice.text += output.text;
+    if (options_.return_token_ids) {
+      choice.token_ids.insert(
+          choice.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
+    }
     choice.usage.completion_tokens += static_cast<int64_t>(output.token_ids.size());
     for (const engine::TokenLogprob& logprob : output.logprobs) {
       add_logprob(choice, logprob.token_id, &logprob);
@@ -111,6 +115,10 @@ json::Object CompletionReply::choice_object(int32_t index, Choice&& choice) cons
                                            {"text", std::move(choice.text)},
                                            {"logprobs", std::move(logprobs)},
                                            {"finish_reason", nullptr}});
+  if (options_.return_token_ids) {
+    object.set("prompt_token_ids", id_array(prompt_of(index).ids));
+    object.set("token_ids", std::move(choice.token_ids));
+  }
   if (!choice.finish) return object;
   object.set("finish_reason", finish_reason(choice.finish->reason));
   object.set("stop_reason", stop_reason(*choice.finish));
@@ -123,6 +131,7 @@ void CompletionReply::append_chunk(int32_t index, std::string& events) {
   Choice sent;
   sent.text = std::exchange(choice.text, {});
   sent.logprobs = std::exchange(choice.logprobs, {});
+  sent.token_ids = std::exchange(choice.token_ids, {});
   sent.finish = choice.finish;
   json::Object chunk =
       reply_object(options_.envelope, "text_completion", {choice_object(index, std::move(sent))});

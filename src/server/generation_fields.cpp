@@ -202,6 +202,7 @@ Result<GenerationFields> read_generation_fields(FieldReader& reader,
   TRY(read_model(reader, model, fields.model));
   TRY(read_streaming(reader, fields));
   TRY(reader.read("n", fields.n, {1, kMaxN}));
+  TRY(reader.read("return_token_ids", fields.return_token_ids));
   TRY(reader.read("max_tokens", sampling.max_tokens, {max_tokens.min, INT32_MAX}));
   TRY(reader.read("max_completion_tokens", sampling.max_tokens, {1, INT32_MAX}));
   TRY(read_stop(reader, "stop", sampling.stop));

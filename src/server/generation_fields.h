@@ -30,6 +30,7 @@ struct GenerationFields {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool return_token_ids = false;
   int32_t n = 1;
   engine::SamplingParams sampling;
   std::string cache_salt;  // prefixes are shared only among requests of equal salt

@@ -53,6 +53,12 @@ text::OutputParser::Options parser_options(const ChatRequest& chat) {
   return {.thinking = thinking, .parse_tool_calls = chat.parse_tool_calls};
 }
 
+std::optional<std::vector<int32_t>> returned_ids(const GenerationFields& fields,
+                                                 const std::vector<int32_t>& prompt_ids) {
+  if (!fields.return_token_ids) return std::nullopt;
+  return prompt_ids;
+}
+
 // Since 1970.
 int64_t now_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -104,7 +110,8 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
                    .include_reasoning = chat.include_reasoning,
                    .wants_logprobs = chat.fields.sampling.logprobs,
                    .num_choices = chat.fields.n,
-                   .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},
+                   .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size()),
+                   .prompt_ids = returned_ids(chat.fields, prompt_ids)},
                   tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
@@ -121,7 +128,8 @@ Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request)
                          .n = completion.fields.n,
                          .echo = completion.echo,
                          .is_echo_only = completion.is_echo_only,
-                         .wants_logprobs = completion.wants_logprobs},
+                         .wants_logprobs = completion.wants_logprobs,
+                         .return_token_ids = completion.fields.return_token_ids},
                         tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};

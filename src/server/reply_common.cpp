@@ -54,6 +54,10 @@ void append_named_event(std::string& events, std::string_view name, const json::
   append_event(events, payload);
 }
 
+json::Array id_array(const std::vector<int32_t>& ids) {
+  return json::Array(ids.begin(), ids.end());
+}
+
 std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {
   return replace_invalid_utf8(tokenizer.token_bytes(id));
 }

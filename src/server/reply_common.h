@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "engine/request.h"
@@ -40,6 +41,8 @@ void append_event(std::string& events, const json::Value& payload);
 // With `event: NAME` before it.
 void append_named_event(std::string& events, std::string_view name, const json::Value& payload);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+json::Array id_array(const std::vector<int32_t>& ids);
 
 // The text of one token; parts of characters come out as U+FFFD.
 std::string token_text(const text::Tokenizer& tokenizer, int32_t id);

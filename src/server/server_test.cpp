@@ -172,6 +172,25 @@ TEST(ChatCompletions, StreamsRoleContentFinishAndDone) {
   }
 }
 
+TEST(ChatCompletions, ReturnsTokenIdsWhenAsked) {
+  TestServer server;
+  const json::Value whole = server.chat_json(chat_body(R"(, "return_token_ids": true)"));
+  const json::Value ids = at(whole, "choices.0.token_ids");
+  EXPECT_EQ(static_cast<int64_t>(ids.as_array()->size()),
+            integer_at(whole, "usage.completion_tokens"));
+  EXPECT_EQ(at(whole, "prompt_token_ids").as_array()->size(), 5U);
+  json::Array streamed;
+  const std::string body = chat_body(R"(, "return_token_ids": true, "stream": true)");
+  for (const json::Value& event : parse_events(read_stream(server, body))) {
+    const json::Value piece = at(event, "choices.0.token_ids");
+    if (!piece.is_array()) continue;
+    streamed.insert(streamed.end(), piece.as_array()->begin(), piece.as_array()->end());
+  }
+  EXPECT_EQ(json::dump(streamed, json::Style::kCompact), json::dump(ids, json::Style::kCompact));
+  const json::Value text = server.complete_json(completion_body(R"(, "return_token_ids": true)"));
+  EXPECT_FALSE(at(text, "choices.0.token_ids").as_array()->empty());
+}
+
 TEST(ChatCompletions, SendsUsageLastWhenAsked) {
   TestServer server;
   const std::string body =

@@ -1,6 +1,7 @@
 """/v1/messages through Anthropic's client: plain, streamed, tools, errors, tokens."""
 
 import asyncio
+import concurrent.futures
 import json
 import urllib.request
 
@@ -225,3 +226,26 @@ def test_leaving_a_stream_is_harmless(claude, model):
     ) as stream:
         next(iter(stream.text_stream))
     assert claude.messages.create(model=model, max_tokens=3, messages=CAPITAL).content
+
+
+def test_a_full_queue_is_overloaded_and_retried(start_server):
+    server = start_server("--max-queued-requests", "1", "--max-running-requests", "1")
+    model = server.client().models.list().data[0].id
+
+    def ask(max_retries):
+        client = server.anthropic(max_retries=max_retries)
+        return client.messages.create(
+            model=model, max_tokens=60, messages=CAPITAL, extra_body={"ignore_eos": True}
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        faults = [future.exception() for future in [pool.submit(ask, 0) for _ in range(8)]]
+    refused = [fault for fault in faults if fault]
+    assert refused and len(refused) < 8
+    for fault in refused:
+        assert fault.status_code == 529
+        assert fault.body["error"]["type"] == "overloaded_error"
+        assert int(fault.response.headers["retry-after"]) >= 1
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        patient = [pool.submit(ask, 10) for _ in range(4)]
+        assert all(future.result().content for future in patient)
