@@ -487,7 +487,7 @@ void add_kv(CLI::App& app, KvFlags& flags) {
 }
 
 void add_serve(CLI::App& root, ServeFlags& flags) {
-  CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI API over HTTP");
+  CLI::App& app = *root.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
   add_model(app, flags.model);
   add_context(app, flags.model);
   add_network(app, flags);
