@@ -63,6 +63,22 @@ TEST(Session, TellsTheChatGenerationByDspark) {
             text::Generation::kApril);
 }
 
+// Weights, KV, snapshots and workspace: what the plan counts is what opening allocates.
+TEST(Session, AllocatesWhatItsPlanCounts) {
+  ModelFlags flags;
+  flags.model = NIBBLE_SOURCE_DIR "/models/tiny-v4";
+  flags.threads = 1;
+  for (const int32_t slots : {1, 5}) {
+    const Result<Session> session =
+        open_session(flags, {.max_running_requests = slots, .prefill_chunk_tokens = 64}, {});
+    ASSERT_TRUE(session.ok()) << session.error().message;
+    const engine::PlanMemory& memory = *session->plan.memory;
+    const auto planned = static_cast<double>(memory.total() - memory.reserved);
+    EXPECT_NEAR(static_cast<double>(session->memory_bytes), planned, 0.03 * planned);
+    EXPECT_GT(memory.snapshots, 0);
+  }
+}
+
 TEST(Session, SumsUpKernelsByWeight) {
   const kernels::KernelInfo small{.name = "small"};
   const kernels::KernelInfo large{.name = "large"};
