@@ -251,13 +251,21 @@ bool EngineCore::score_prompt(Sequence& sequence, TensorView logits) {
 }
 
 void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {
+  const Result<std::span<const uint64_t>> allowed = allowed_tokens(sequence);
+  if (!allowed.ok()) return fail(sequence, allowed.error());
   const int32_t token_id = sample(sequence.request.sampling,
                                   {.logits = logits,
                                    .forbidden_ids = forbidden_ids(sequence),
+                                   .allowed = *allowed,
                                    .counts = &sequence.counts,
                                    .seed = sequence.seed,
                                    .position = static_cast<uint64_t>(sequence.num_generated())},
                                   scratch_);
+  if (sequence.matcher) {
+    if (const auto taken = sequence.matcher->accept(token_id); !taken.ok()) {
+      return fail(sequence, taken.error());
+    }
+  }
   note_token_time(sequence);
   append_and_check_end(sequence, make_output(sequence, token_id, logits));
 }
@@ -272,6 +280,14 @@ void EngineCore::note_token_time(Sequence& sequence) {
     sequence.first_token = now;
   }
   sequence.last_token = now;
+}
+
+// What the request's grammar allows next; empty without one.
+Result<std::span<const uint64_t>> EngineCore::allowed_tokens(const Sequence& sequence) {
+  if (!sequence.matcher) return std::span<const uint64_t>();
+  allowed_.resize(sequence.request.grammar->vocabulary().num_mask_words());
+  TRY(sequence.matcher->fill_allowed(allowed_));
+  return std::span<const uint64_t>(allowed_);
 }
 
 // What min_tokens still rules out.
@@ -313,7 +329,8 @@ void EngineCore::append_and_check_end(Sequence& sequence, Output&& output) {
   ++totals_.generation_tokens_total;
 
   const bool is_stop_id = contains(sampling.stop_token_ids, token_id);
-  const bool is_end = is_stop_id || is_eos(sequence, token_id);
+  const bool is_grammar_end = sequence.matcher && contains(options_.eos_token_ids, token_id);
+  const bool is_end = is_stop_id || is_grammar_end || is_eos(sequence, token_id);
   if (!is_end || sampling.include_stop_in_output) {
     const bool can_stop = !is_end && sequence.num_generated() >= sampling.min_tokens;
     output.text = sequence.push_text(token_id, can_stop);

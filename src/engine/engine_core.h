@@ -79,6 +79,7 @@ class EngineCore final {
   void share_computed(Sequence& sequence);
   Batch make_batch(std::span<const ScheduledChunk> chunks);
   void take_logits(const ScheduledChunk& chunk, TensorView logits);
+  Result<std::span<const uint64_t>> allowed_tokens(const Sequence& sequence);
   bool score_prompt(Sequence& sequence, TensorView logits);
   void generate(Sequence& sequence, std::span<const float> logits);
   Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
@@ -96,6 +97,7 @@ class EngineCore final {
   Scheduler scheduler_;
   SamplerScratch scratch_;
   std::vector<int32_t> forbidden_;  // scratch of forbidden_ids()
+  std::vector<uint64_t> allowed_;   // scratch of allowed_tokens()
   uint64_t num_added_ = 0;
   EngineStats totals_;  // only the *_total fields
 };

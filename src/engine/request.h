@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "grammar/grammar.h"
 
 namespace nibble::engine {
 
@@ -48,6 +50,9 @@ struct Request {
   std::string owner;
   // Prefixes are reused only among requests of equal salt.
   std::string cache_salt;
+  // What the output must look like; null: anything. Shared with other requests of the same
+  // constraint. The output ends when the grammar does, also under ignore_eos and min_tokens.
+  std::shared_ptr<const grammar::Grammar> grammar;
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };

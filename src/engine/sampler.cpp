@@ -40,18 +40,46 @@ void apply_penalties(const SamplingParams& params,
   }
 }
 
+void keep_allowed(std::span<const uint64_t> allowed, std::span<float> logits) {
+  constexpr size_t kWordBits = 64;
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    if (allowed[word] == ~uint64_t{0}) continue;
+    const size_t begin = word * kWordBits;
+    const size_t end = std::min(begin + kWordBits, logits.size());
+    for (size_t id = begin; id < end; ++id) {
+      if ((allowed[word] >> (id - begin) & 1) == 0) logits[id] = kMinusInfinity;
+    }
+  }
+}
+
+// Step 2. A constraint that allows nothing but forbidden tokens has its way.
+void mask(const SamplerInput& input, std::span<float> logits) {
+  keep_allowed(input.allowed, logits);
+  const auto is_forbidden = [&](int32_t token_id) {
+    const std::span<const int32_t> ids = input.forbidden_ids;
+    return std::find(ids.begin(), ids.end(), token_id) != ids.end();
+  };
+  if (!input.allowed.empty() && !input.forbidden_ids.empty()) {
+    bool has_other = false;
+    for (size_t id = 0; id < logits.size() && !has_other; ++id) {
+      has_other = logits[id] != kMinusInfinity && !is_forbidden(static_cast<int32_t>(id));
+    }
+    if (!has_other) return;
+  }
+  for (const int32_t token_id : input.forbidden_ids) at(logits, token_id) = kMinusInfinity;
+}
+
 // Steps 1 to 3. Gives the input itself when they change nothing.
 std::span<const float> adjusted_logits(const SamplingParams& params,
                                        const SamplerInput& input,
                                        SamplerScratch& scratch) {
   const bool is_penalised = input.counts != nullptr && has_penalties(params);
-  if (params.logit_bias.empty() && input.forbidden_ids.empty() && !is_penalised) {
-    return input.logits;
-  }
+  const bool is_masked = !input.forbidden_ids.empty() || !input.allowed.empty();
+  if (params.logit_bias.empty() && !is_masked && !is_penalised) return input.logits;
   scratch.logits.assign(input.logits.begin(), input.logits.end());
   const std::span<float> logits = scratch.logits;
   for (const auto& [token_id, bias] : params.logit_bias) at(logits, token_id) += bias;
-  for (const int32_t token_id : input.forbidden_ids) at(logits, token_id) = kMinusInfinity;
+  if (is_masked) mask(input, logits);
   if (is_penalised) apply_penalties(params, *input.counts, logits);
   return logits;
 }

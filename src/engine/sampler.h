@@ -2,7 +2,8 @@
 //
 // Order of the steps, each on the outcome of the one before:
 //   1. logit_bias is added.
-//   2. Tokens that min_tokens forbids get -inf.
+//   2. Tokens that the constraint does not allow get -inf, then those that min_tokens forbids,
+//      unless nothing else is left.
 //   3. repetition_penalty p: a logit of a token in prompt or output is divided by p when positive,
 //      multiplied by p otherwise. frequency_penalty times its count in the output, then
 //      presence_penalty once if it is in the output, are subtracted (OpenAI's definition).
@@ -52,6 +53,7 @@ struct SamplerScratch {
 struct SamplerInput {
   std::span<const float> logits;           // [vocab_size], all finite
   std::span<const int32_t> forbidden_ids;  // step 2; inside the vocabulary
+  std::span<const uint64_t> allowed;       // step 2; a bit per token, or empty: all
   const TokenCounts* counts = nullptr;     // null: no penalties
   uint64_t seed = 0;
   uint64_t position = 0;  // of the token in the output

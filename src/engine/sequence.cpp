@@ -23,7 +23,9 @@ Sequence::Sequence(Request accepted_request,
       stop_matcher(request.sampling.stop,
                    request.sampling.include_stop_in_output ? StopMatcher::MatchedText::kKeep
                                                            : StopMatcher::MatchedText::kDrop),
-      arrived(arrival) {}
+      arrived(arrival) {
+  if (request.grammar) matcher = std::make_unique<grammar::Matcher>(request.grammar);
+}
 
 bool Sequence::wants_prompt_logprobs() const {
   return request.sampling.prompt_logprobs &&

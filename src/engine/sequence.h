@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
+#include "grammar/grammar.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -68,6 +70,7 @@ struct Sequence {
   TokenCounts counts;
   text::Detokenizer detokenizer;
   StopMatcher stop_matcher;
+  std::unique_ptr<grammar::Matcher> matcher;  // of the output so far; null: unconstrained
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt tokens 1, 2, ...
 
   TimePoint arrived;
