@@ -41,6 +41,7 @@ class Engine::Impl final {
        std::unique_ptr<KvTier> tier)
       : info_(runner->info()),
         request_limits_(options.requests),
+        eos_token_ids_(options.eos_token_ids),
         max_queued_(config.max_queued_requests),
         clock_(clock),
         core_(std::move(options), std::move(runner), tokenizer, clock, std::move(tier)),
@@ -59,6 +60,7 @@ class Engine::Impl final {
 
   const models::ModelInfo& info() const { return info_; }
   int32_t max_context() const { return request_limits_.max_context; }
+  const std::vector<int32_t>& eos_token_ids() const { return eos_token_ids_; }
 
   Result<void> submit(Request request, OutputSink sink) {
     TRY(validate_request(request, request_limits_));
@@ -220,6 +222,7 @@ class Engine::Impl final {
 
   const models::ModelInfo info_;
   const RequestLimits request_limits_;
+  const std::vector<int32_t> eos_token_ids_;
   const int32_t max_queued_;
   const Clock& clock_;
   EngineCore core_;
@@ -266,6 +269,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
 
 const models::ModelInfo& Engine::model_info() const { return impl_->info(); }
 int32_t Engine::max_context() const { return impl_->max_context(); }
+const std::vector<int32_t>& Engine::eos_token_ids() const { return impl_->eos_token_ids(); }
 Result<void> Engine::submit(Request request, OutputSink sink) {
   return impl_->submit(std::move(request), std::move(sink));
 }

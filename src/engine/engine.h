@@ -67,6 +67,7 @@ class Engine final {
 
   const models::ModelInfo& model_info() const;
   int32_t max_context() const;
+  const std::vector<int32_t>& eos_token_ids() const;
 
   // Validates (ids in the vocabulary, ranges, prompt + max_tokens against the context with reason
   // "context_length_exceeded") and queues. kExhausted when the queue is full, kUnavailable when

@@ -166,21 +166,20 @@ void Configurations::read_byte(Entry entry, int32_t byte_class, std::vector<Entr
     if (!rule.first_classes[static_cast<size_t>(byte_class)]) continue;
     if (!fits_recursion(call.target, depth)) continue;
     pending_.push_back({rule.rank, call.rule, {call.target, entry.tail}});
+    std::push_heap(pending_.begin(), pending_.end(), is_later);
   }
 }
 
 // Takes all callers of the pending rule of lowest rank: no rule still pending can call it. Returns
 // the tail of its activation.
-int32_t Configurations::take_callers(std::vector<PendingCall>& pending, int32_t& rule) {
-  const auto lowest = std::min_element(
-      pending.begin(), pending.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  rule = lowest->rule;
-  spend(static_cast<int64_t>(pending.size()));
+int32_t Configurations::take_callers(int32_t& rule) {
+  rule = pending_.front().rule;
   std::vector<Entry> callers;
-  for (const PendingCall& call : pending) {
-    if (call.rule == rule) callers.push_back(call.caller);
+  while (!pending_.empty() && pending_.front().rule == rule) {
+    std::pop_heap(pending_.begin(), pending_.end(), is_later);
+    callers.push_back(pending_.back().caller);
+    pending_.pop_back();
   }
-  std::erase_if(pending, [&](const PendingCall& call) { return call.rule == rule; });
   return intern(std::move(callers));
 }
 
@@ -192,7 +191,7 @@ int32_t Configurations::compute_next(int32_t id, int32_t byte_class) {
   }
   while (!pending_.empty() && !is_exhausted_) {
     int32_t rule = 0;
-    const int32_t tail = take_callers(pending_, rule);
+    const int32_t tail = take_callers(rule);
     const int32_t start = automaton_.rule(rule).start;
     if (is_exhausted_ || !fits_recursion(start, at(tail).depth)) continue;
     read_byte({.state = start, .tail = tail}, byte_class, out);

@@ -76,6 +76,7 @@ class Configurations final {
     int32_t rule = 0;
     Entry caller;
   };
+  static bool is_later(const PendingCall& a, const PendingCall& b) { return a.rank > b.rank; }
   struct Hash {
     const Configurations* owner;
     size_t operator()(int32_t id) const;
@@ -102,7 +103,7 @@ class Configurations final {
   int32_t next(int32_t id, int32_t byte_class);
   int32_t compute_next(int32_t id, int32_t byte_class);
   void read_byte(Entry entry, int32_t byte_class, std::vector<Entry>& out);
-  int32_t take_callers(std::vector<PendingCall>& pending, int32_t& rule);
+  int32_t take_callers(int32_t& rule);
   bool fits_recursion(int32_t state, int32_t tail_depth) const;
   bool spend(int64_t work);
   Error too_ambiguous() const;

@@ -134,7 +134,7 @@ TEST(JsonSchemaTest, WhiteSpaceEnds) {
     ASSERT_TRUE(matcher.accept(blank).ok());
     ASSERT_LT(++num_blanks, 100);
   }
-  EXPECT_EQ(allowed(matcher), (std::set<int32_t>{'"', '}'}));
+  EXPECT_EQ(allowed(matcher), (std::set<int32_t>{'}'})) << "both sides of nothing are blank";
   EXPECT_EQ(fit(grammar, " {}"), Fit::kRefused);
   EXPECT_EQ(fit(grammar, "{} "), Fit::kRefused);
 }
@@ -269,7 +269,7 @@ TEST(JsonSchemaTest, DecimalBoundsAreExact) {
       const std::string text = decimal_text(value);
       ASSERT_EQ(accepts(grammar, text), is_inside) << schema << " " << text;
       const std::string padded = text + (text.find('.') == std::string::npos ? ".0" : "00");
-      if (value != 0) ASSERT_EQ(accepts(grammar, padded), is_inside) << schema << " " << padded;
+      ASSERT_EQ(accepts(grammar, padded), is_inside) << schema << " " << padded;
     }
   }
 }
@@ -331,6 +331,7 @@ ToolUse weather_tools() {
   ToolUse use;
   use.is_required = true;
   use.tools.push_back({.name = "weather",
+                       .param = "tools[0]",
                        .parameters = *json::parse(
                            R"({"type":"object","properties":{"city":{"type":"string"},
                                "days":{"type":"integer","minimum":1,"maximum":7},
@@ -420,7 +421,7 @@ TEST(ToolCallTest, StrictToolsNameTheirFault) {
   use.tools[0].parameters = *json::parse(R"({"type":"object","properties":{"a":{"not":{}}}})");
   const auto strict = compile({.content = {}, .tools = use}, test_vocabulary());
   ASSERT_FALSE(strict.ok());
-  EXPECT_EQ(strict.error().param, "tools[0].function.parameters");
+  EXPECT_EQ(strict.error().param, "tools[0]");
   EXPECT_NE(strict.error().message.find("/properties/a/not"), std::string::npos);
   use.tools[0].is_strict = false;
   const auto grammar = compiled({.content = {}, .tools = use});

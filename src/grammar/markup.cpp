@@ -1,7 +1,5 @@
 #include "grammar/markup.h"
 
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
 #include <utility>
@@ -140,7 +138,7 @@ Result<ExprId> tool_calls(JsonText& text, const ToolUse& use, const Vocabulary& 
     Result<ExprId> call = writer.strict_call(tool);
     if (!call.ok() && tool.is_strict) {
       Error error = std::move(call).error();
-      error.param = fmt::format("tools[{}].function.parameters", i);
+      error.param = tool.param;
       return error;
     }
     options.push_back(call.ok() ? *call : writer.loose_call(tool));

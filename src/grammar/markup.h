@@ -18,7 +18,7 @@ ExprId text_without_markup(Rules& rules);
 
 // A block of tool calls, with the empty lines before it. Parameters stand in the order of the
 // schema, strings as they are, everything else as JSON. kInvalidArgument: a strict tool's schema,
-// with param "tools[i]"; kUnsupported: the tokenizer lacks the markup.
+// with the param of the tool; kUnsupported: the tokenizer lacks the markup.
 Result<ExprId> tool_calls(JsonText& text, const ToolUse& use, const Vocabulary& vocabulary);
 
 }  // namespace nibble::grammar

@@ -29,6 +29,7 @@ using Content = std::variant<FreeText, JsonSchema, JsonObject, Regex, Choice, Eb
 
 struct ToolDefinition {
   std::string name;
+  std::string param;                      // the request field, for errors
   std::optional<json::Value> parameters;  // a JSON Schema of an object
   // A schema outside the declared subset is an error; without it, such a tool's parameters may
   // have any values.

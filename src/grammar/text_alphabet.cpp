@@ -31,7 +31,8 @@ ExprId TextAlphabet::one_of(const CodePointSet& set) const {
   if (spelling_ == Spelling::kPlain) return rules_.code_point(set);
   if (spelling_ == Spelling::kParameter) return rules_.code_point(set.without(markup_bar()));
   std::vector<ExprId> options = {rules_.code_point(set.without(escaped_in_json()))};
-  for (const CodePointRange& range : set.intersection(escaped_in_json()).ranges()) {
+  const CodePointSet escaped = set.intersection(escaped_in_json());
+  for (const CodePointRange& range : escaped.ranges()) {
     for (char32_t c = range.first; c <= range.last; ++c) options.push_back(text(utf8(c)));
   }
   return rules_.choice(options);

@@ -44,6 +44,19 @@ HttpResponse unknown_response(const std::string& id) {
                 "not_found"));
 }
 
+// Compiled constraints that are kept: each up to Limits::max_cached_bytes.
+constexpr size_t kMaxGrammars = 32;
+
+Api::Options with_grammars(Api::Options options,
+                           const engine::Engine& engine,
+                           const text::Tokenizer& tokenizer) {
+  options.model.grammars = std::make_shared<grammar::GrammarCache>(
+      grammar::Vocabulary::from_tokenizer(
+          tokenizer, options.model.vocab_size, engine.eos_token_ids()),
+      kMaxGrammars);
+  return options;
+}
+
 }  // namespace
 
 struct Api::Route {
@@ -136,7 +149,7 @@ const Api::Route* Api::find_route(std::string_view path) {
 }
 
 Api::Api(Options options, engine::Engine& engine, const text::Tokenizer& tokenizer)
-    : options_(std::move(options)),
+    : options_(with_grammars(std::move(options), engine, tokenizer)),
       engine_(engine),
       tokenizer_(tokenizer),
       created_(std::chrono::duration_cast<std::chrono::seconds>(

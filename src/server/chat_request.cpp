@@ -200,6 +200,7 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
   TRY_ASSIGN(const int64_t num_unknown_kwargs, read_thinking(reader, model, request.render));
   TRY(read_tools_into(reader, request));
   TRY(read_response_format(reader, request));
+  TRY(read_constraint_fields(reader, request.constraint));
   TRY(read_reasoning_output(reader, request));
   request.num_unknown_fields = reader.num_unknown() + num_unknown_kwargs;
   return request;

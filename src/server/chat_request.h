@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "server/generation_fields.h"
+#include "server/output_constraint.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -17,6 +18,7 @@ struct ChatRequest {
   GenerationFields fields;
   std::vector<text::Message> messages;  // tools attached
   text::RenderOptions render;
+  OutputConstraint constraint;
   bool parse_tool_calls = false;
   bool include_reasoning = true;
   int64_t num_unknown_fields = 0;

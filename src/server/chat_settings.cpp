@@ -46,7 +46,36 @@ Result<void> check_choice(const ToolWish& wish) {
     return wrong_value("tool_choice",
                        fmt::format("tools holds no function '{}'", wish.name.substr(0, kMaxShown)));
   }
-  return unsupported_field("tool_choice", "a call cannot be forced yet; use \"auto\" or \"none\"");
+  return {};
+}
+
+// The functions that may be called, as the grammar of calls wants them.
+grammar::ToolUse tool_use(const ToolWish& wish) {
+  grammar::ToolUse use;
+  use.is_required = wish.choice == ToolChoice::kRequired || wish.choice == ToolChoice::kNamed;
+  use.allows_parallel = wish.parallel;
+  for (size_t i = 0; i < wish.functions.size(); ++i) {
+    const json::Value& function = wish.functions[i];
+    const std::string* name = function.find("name")->as_string();
+    if (wish.choice == ToolChoice::kNamed && *name != wish.name) continue;
+    grammar::ToolDefinition tool;
+    tool.name = *name;
+    tool.param = fmt::format("tools[{}]", i);
+    const json::Value* parameters = function.find("parameters");
+    if (parameters != nullptr && parameters->is_object()) tool.parameters = *parameters;
+    const json::Value* strict = function.find("strict");
+    tool.is_strict = strict != nullptr && strict->as_bool() != nullptr && *strict->as_bool();
+    use.tools.push_back(std::move(tool));
+  }
+  return use;
+}
+
+// Calls are left to the model unless something must hold for them.
+bool needs_grammar(const grammar::ToolUse& use) {
+  return use.is_required || !use.allows_parallel ||
+         std::any_of(use.tools.begin(), use.tools.end(), [](const grammar::ToolDefinition& tool) {
+           return tool.is_strict;
+         });
 }
 
 // Where the encoder renders the schema: the first system message, made when there is none.
@@ -91,6 +120,8 @@ Result<ToolChoice> parse_tool_choice(const std::string& name) {
 Result<void> apply_tools(ToolWish wish, ChatRequest& request) {
   TRY(check_choice(wish));
   if (wish.choice == ToolChoice::kNone || wish.functions.empty()) return {};
+  grammar::ToolUse use = tool_use(wish);
+  if (needs_grammar(use)) request.constraint.tools = std::move(use);
   attach_tools(request.messages, std::move(wish.functions));
   request.parse_tool_calls = true;
   return {};
@@ -106,14 +137,11 @@ Result<FormatWish::Kind> parse_format_kind(const std::string& type, const std::s
 Result<void> apply_format(const FormatWish& wish, ChatRequest& request) {
   if (wish.kind == FormatWish::Kind::kText) return {};
   if (wish.kind == FormatWish::Kind::kJsonObject) {
-    return unsupported_field(wish.param + ".type",
-                             "valid JSON cannot be guaranteed yet; ask for it in the prompt");
+    return set_content(request.constraint, grammar::JsonObject{}, wish.param);
   }
-  if (wish.strict) {
-    return unsupported_field(wish.param + ".strict",
-                             "a schema cannot be enforced yet; without strict it is shown to the "
-                             "model");
-  }
+  request.constraint.is_strict = wish.strict;
+  TRY(set_content(
+      request.constraint, grammar::JsonSchema{json::Value(*wish.schema)}, wish.param + ".schema"));
   show_schema(*wish.schema, request.messages);
   return {};
 }

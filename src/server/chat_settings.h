@@ -37,19 +37,22 @@ struct ToolWish {
   bool parallel = true;  // false: at most one call
 };
 // Offers the tools to the model. kInvalidArgument with the param "tool_choice" when a call is
-// demanded that no tool can answer, kUnsupported when it cannot be forced.
+// demanded that no tool can answer. Demanded calls, strict functions and "at most one call" become
+// part of the request's constraint.
 Result<void> apply_tools(ToolWish wish, ChatRequest& request);
 
 struct FormatWish {
   enum class Kind { kText, kJsonObject, kJsonSchema };
   Kind kind = Kind::kText;
   const json::Object* schema = nullptr;  // of kJsonSchema
-  bool strict = false;                   // the schema must hold, not only be shown
-  std::string param;                     // the field, e.g. "response_format"
+  // The schema is shown to the model and holds for the answer. Strict: a schema that cannot be
+  // enforced is an error instead of only shown.
+  bool strict = false;
+  std::string param;  // the field, e.g. "response_format"
 };
 // "text", "json_object" or "json_schema".
 Result<FormatWish::Kind> parse_format_kind(const std::string& type, const std::string& param);
-// kUnsupported for a format that cannot be guaranteed.
+// kInvalidArgument when another field constrains the output already.
 Result<void> apply_format(const FormatWish& wish, ChatRequest& request);
 
 }  // namespace nibble::server

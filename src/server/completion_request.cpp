@@ -135,6 +135,8 @@ Result<CompletionRequest> parse_completion_request(const json::Value& body,
   TRY_ASSIGN(request.fields,
              read_generation_fields(reader, model, {.min = 0, .if_absent = kDefaultMaxTokens}));
   TRY(refuse_unsupported_fields(reader));
+  TRY(read_constraint_fields(reader, request.constraint));
+  TRY(reader.refuse("response_format", "belongs to chat; use structured_outputs"));
   TRY(reader.refuse("suffix", "text cannot be inserted, only continued"));
   TRY(check_best_of(reader, request.fields.n));
   TRY(read_echo(reader, request));

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "server/generation_fields.h"
+#include "server/output_constraint.h"
 #include "text/tokenizer.h"
 
 namespace nibble::server {
@@ -20,6 +21,7 @@ struct CompletionPrompt {
 struct CompletionRequest {
   GenerationFields fields;
   std::vector<CompletionPrompt> prompts;
+  OutputConstraint constraint;
   bool echo = false;
   // max_tokens 0 with echo: only the prompt's own logprobs are wanted. One token is generated and
   // dropped.

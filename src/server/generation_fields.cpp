@@ -24,16 +24,6 @@ constexpr const char* kIgnoredFields[] = {"user",
                                           "request_id",
                                           "stream_reasoning"};
 
-constexpr const char* kConstraintFields[] = {"structured_outputs",
-                                             "regex",
-                                             "ebnf",
-                                             "json_schema",
-                                             "guided_json",
-                                             "guided_regex",
-                                             "guided_choice",
-                                             "guided_grammar",
-                                             "structural_tag"};
-
 Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
   TRY(reader.read("stream", fields.stream));
   TRY_ASSIGN(const json::Object* options, reader.object("stream_options"));
@@ -213,9 +203,6 @@ Result<GenerationFields> read_generation_fields(FieldReader& reader,
 }
 
 Result<void> refuse_unsupported_fields(FieldReader& reader) {
-  for (const char* key : kConstraintFields) {
-    TRY(reader.refuse(key, "constrained decoding is not supported"));
-  }
   TRY(reader.refuse("thinking_token_budget", "is not supported; limit the answer with max_tokens"));
   TRY(reader.refuse("prompt_logprobs",
                     "is not supported; use /v1/completions with echo and logprobs"));

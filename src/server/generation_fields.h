@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "engine/request.h"
+#include "grammar/grammar_cache.h"
 #include "server/field_reader.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -22,6 +24,9 @@ struct ServedModel {
   engine::SamplingParams default_sampling;  // of requests that say nothing
   text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
   text::Generation generation = text::Generation::kApril;
+  // Compiles constraints on the output; null where nothing is generated. Shared with the Api, which
+  // makes it.
+  std::shared_ptr<grammar::GrammarCache> grammars;
   int32_t completion_bos_id = -1;  // put before text prompts that do not begin with it; -1: none
 };
 

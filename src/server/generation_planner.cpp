@@ -33,7 +33,8 @@ void add_sequences(GenerationPlan& plan,
                    const std::string& id,
                    const std::vector<int32_t>& prompt_ids,
                    const GenerationFields& fields,
-                   KeyId owner) {
+                   KeyId owner,
+                   const std::shared_ptr<const grammar::Grammar>& grammar) {
   for (int32_t k = 0; k < fields.n; ++k) {
     engine::Request sequence;
     sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
@@ -42,6 +43,7 @@ void add_sequences(GenerationPlan& plan,
     sequence.priority = fields.priority;
     sequence.cache_salt = fields.cache_salt;
     if (owner != KeyId{}) sequence.owner = fmt::format("{:016x}", owner.value);
+    sequence.grammar = grammar;
     if (sequence.sampling.seed) *sequence.sampling.seed += static_cast<uint64_t>(k);
     plan.sequences.push_back(std::move(sequence));
   }
@@ -88,16 +90,20 @@ ReplyEnvelope GenerationPlanner::envelope(std::string_view id_prefix,
           .continuous_usage = fields.continuous_usage};
 }
 
-void GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
-                                           ChatRequest& chat,
-                                           const std::vector<int32_t>& prompt_ids,
-                                           KeyId owner) const {
+Result<void> GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
+                                                   ChatRequest& chat,
+                                                   const std::vector<int32_t>& prompt_ids,
+                                                   KeyId owner) const {
+  TRY_ASSIGN(
+      const auto grammar,
+      compile_constraint(chat.constraint, chat.starts_in_reasoning(), model_.grammars.get()));
   chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
-  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner);
+  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner, grammar);
   const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
   if (is_thinking && chat.fields.shapes_sampling) {
     plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
   }
+  return {};
 }
 
 Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const {
@@ -115,7 +121,7 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
                   tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "messages", .stream = chat.fields.stream};
-  add_chat_sequences(plan, chat, prompt_ids, request.owner);
+  TRY(add_chat_sequences(plan, chat, prompt_ids, request.owner));
   return plan;
 }
 
@@ -133,9 +139,11 @@ Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request)
                         tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
+  TRY_ASSIGN(const auto grammar,
+             compile_constraint(completion.constraint, false, model_.grammars.get()));
   const std::string id = make_id("completion-");
   for (const CompletionPrompt& prompt : completion.prompts) {
-    add_sequences(plan, id, prompt.ids, completion.fields, request.owner);
+    add_sequences(plan, id, prompt.ids, completion.fields, request.owner, grammar);
   }
   return plan;
 }
@@ -202,7 +210,7 @@ Result<GenerationPlan> GenerationPlanner::response(const HttpRequest& request) c
   plan.response_id = id;
   plan.is_background = parsed.background;
   if (parsed.store) plan.keep = keeper(request.owner, id, parsed.background);
-  add_chat_sequences(plan, chat, prompt_ids, request.owner);
+  TRY(add_chat_sequences(plan, chat, prompt_ids, request.owner));
   if (!parsed.note.empty()) plan.headers.push_back({"x-nibble-note", parsed.note});
   return plan;
 }
@@ -223,7 +231,7 @@ Result<GenerationPlan> GenerationPlanner::anthropic_message(const HttpRequest& r
   plan.headers.push_back({"request-id", request.id});
   plan.ping = AnthropicReply::kPing;
   plan.adapt_error = &to_anthropic_error;
-  add_chat_sequences(plan, chat, prompt_ids, request.owner);
+  TRY(add_chat_sequences(plan, chat, prompt_ids, request.owner));
   return plan;
 }
 

@@ -50,10 +50,10 @@ class GenerationPlanner final {
                                              bool is_background) const;
   Result<json::Value> parse_body(const HttpRequest& request) const;
   ReplyEnvelope envelope(std::string_view id_prefix, const GenerationFields& fields) const;
-  void add_chat_sequences(GenerationPlan& plan,
-                          ChatRequest& chat,
-                          const std::vector<int32_t>& prompt_ids,
-                          KeyId owner) const;
+  Result<void> add_chat_sequences(GenerationPlan& plan,
+                                  ChatRequest& chat,
+                                  const std::vector<int32_t>& prompt_ids,
+                                  KeyId owner) const;
 
   const ServedModel& model_;
   const std::string& version_;

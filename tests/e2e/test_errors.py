@@ -22,7 +22,7 @@ def test_bad_values_name_their_field(client, model):
         ("stop", [""]),
         ("reasoning_effort", "colossal"),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {"not": {}}}}),
     ]:
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model=model, messages=HELLO, **{field: value})
