@@ -7,6 +7,9 @@ namespace nibble::engine {
 namespace {
 
 constexpr double kDecay = 0.25;
+// Forgotten slowly: disturbances come again.
+constexpr double kOvershootDecay = 0.05;
+constexpr double kMaxOvershoot = 4;
 // Share of the limit that a step is planned to take. The rest absorbs a context that grows from
 // chunk to chunk and a machine that is not always equally fast.
 constexpr double kPlannedShare = 0.7;
@@ -39,6 +42,7 @@ void StepCost::observe(const StepLoad& load, Duration duration) {
     return;
   }
   if (load.num_prefill < kLeastSample && token_seconds_ > 0) return;
+  note_overshoot(load, seconds);
   // Less decoding is taken off than may have happened, so that no token seems cheaper than it is.
   const double share =
       decode_load_ == 0 ? 0.0 : std::min(1.0, static_cast<double>(load.num_decode) / decode_load_);
@@ -47,12 +51,19 @@ void StepCost::observe(const StepLoad& load, Duration duration) {
   largest_prefill_ = std::max(largest_prefill_, load.num_prefill);
 }
 
+void StepCost::note_overshoot(const StepLoad& load, double seconds) {
+  const double expected = decode_seconds(load.num_decode) + load.num_prefill * token_seconds_;
+  if (load.num_decode == 0 || decode_load_ == 0 || token_seconds_ <= 0) return;
+  const double ratio = std::clamp(seconds / expected, 1.0, kMaxOvershoot);
+  overshoot_ = std::max(ratio, overshoot_ + kOvershootDecay * (ratio - overshoot_));
+}
+
 int32_t StepCost::prefill_within(Duration limit, int32_t num_decode) const {
   const int32_t most = kMaxGrowth * std::max(largest_prefill_, kLeastSample);
   if (token_seconds_ <= 0) return most;
   const double seconds = to_seconds(limit);
-  const double left =
-      std::max(kPlannedShare * seconds - decode_seconds(num_decode), kLeastPrefillShare * seconds);
+  const double planned = kPlannedShare * seconds / overshoot_;
+  const double left = std::max(planned - decode_seconds(num_decode), kLeastPrefillShare * seconds);
   const double num_tokens = std::round(left / token_seconds_);
   return static_cast<int32_t>(std::clamp(num_tokens, 1.0, static_cast<double>(most)));
 }

@@ -26,12 +26,16 @@ class StepCost final {
 
  private:
   double decode_seconds(int32_t num_decode) const;
+  void note_overshoot(const StepLoad& load, double seconds);
 
   // A step of `decode_load_` decoding sequences and nothing else; load 0: not observed.
   double decode_seconds_ = 0;
   int32_t decode_load_ = 0;
   double token_seconds_ = 0;  // 0: not observed
   int32_t largest_prefill_ = 0;
+  // How far mixed steps went beyond their estimate, at least 1: what a machine that others use,
+  // too, adds now and then.
+  double overshoot_ = 1;
 };
 
 }  // namespace nibble::engine

@@ -43,6 +43,22 @@ TEST(StepCost, LeavesPrefillALittleWhereDecodingTakesTheLimit) {
   EXPECT_EQ(cost.prefill_within(milliseconds(150), 8), 1);
 }
 
+TEST(StepCost, PlansLessWhereStepsOvershootNowAndThen) {
+  StepCost cost;
+  cost.observe({.num_prefill = 100}, milliseconds(100));
+  cost.observe({.num_decode = 4}, milliseconds(20));
+  EXPECT_EQ(cost.prefill_within(milliseconds(150), 4), 85);
+  cost.observe({.num_decode = 4, .num_prefill = 50}, milliseconds(140));  // expected 70
+  for (int i = 0; i < 8; ++i) {
+    cost.observe({.num_decode = 4, .num_prefill = 50}, milliseconds(70));
+  }
+  EXPECT_LT(cost.prefill_within(milliseconds(150), 4), 50);
+  for (int i = 0; i < 200; ++i) {
+    cost.observe({.num_decode = 4, .num_prefill = 50}, milliseconds(70));
+  }
+  EXPECT_EQ(cost.prefill_within(milliseconds(150), 4), 85);
+}
+
 TEST(StepCost, SmallChunksDoNotSpoilTheEstimate) {
   StepCost cost;
   cost.observe({.num_prefill = 500}, milliseconds(50));
