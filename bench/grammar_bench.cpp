@@ -1,16 +1,19 @@
 // What constraints cost: compiling, and per token the mask and the step, in texts of random allowed
 // tokens. "new": a grammar that has seen nothing yet makes each text; "known": one that has made
-// many. Argument 0: the bundled vocabulary (4,096 tokens), 1: DeepSeek's (128k).
+// many. sample_row: a whole row through the sampler. Argument 0: the bundled vocabulary (4,096
+// tokens), 1: DeepSeek's (128k).
 #include <benchmark/benchmark.h>
 
 #include <bit>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/sampler.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
@@ -131,6 +134,37 @@ void compile_spec(benchmark::State& state, MakeSpec make) {
   for (auto unused : state) benchmark::DoNotOptimize(compile(make(), tokens).value());
 }
 
+// A row of logits to a token at temperature 1, without a mask and with that of a JSON string.
+void sample_row(benchmark::State& state, bool is_masked) {
+  const auto tokens = vocabulary(state.range(0));
+  const auto grammar = compile(any_object(), tokens).value();
+  Matcher matcher(grammar);
+  std::vector<uint64_t> words(tokens->num_mask_words());
+  std::mt19937 random(1);
+  while (!matcher.can_end()) {
+    matcher.fill_allowed(words).value();
+    if (std::popcount(words[1]) > 32 && matcher.num_accepted() > 1) break;  // letters: a string
+    matcher.accept(random_token(words, random)).value();
+  }
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(static_cast<size_t>(tokens->vocab_size()));
+  for (float& logit : logits) logit = 3 * normal(random);
+  engine::SamplerScratch scratch;
+  uint64_t position = 0;
+  for (auto unused : state) {
+    if (is_masked) matcher.fill_allowed(words).value();
+    benchmark::DoNotOptimize(engine::sample(
+        {},
+        {.logits = logits,
+         .allowed = is_masked ? std::span<const uint64_t>(words) : std::span<const uint64_t>(),
+         .seed = 1,
+         .position = position++},
+        scratch));
+  }
+}
+
+BENCHMARK_CAPTURE(sample_row, unmasked, false)->Arg(0)->Arg(1);
+BENCHMARK_CAPTURE(sample_row, masked, true)->Arg(0)->Arg(1);
 BENCHMARK_CAPTURE(step_known, schema, person)->Arg(0)->Arg(1);
 BENCHMARK_CAPTURE(step_known, json_object, any_object)->Arg(0)->Arg(1);
 BENCHMARK_CAPTURE(step_known, regex, pattern)->Arg(0)->Arg(1);
