@@ -120,6 +120,16 @@ TEST(GenerationConfig, ReadsOneOrSeveralEndTokens) {
               ElementsAre(1, 7));
 }
 
+TEST(GenerationConfig, ReadsFurtherSamplingDefaults) {
+  const auto config = parse_generation_config(
+      R"({"top_k": 20, "repetition_penalty": 1.05, "min_p": 0.01})", "g.json");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->top_k, 20);
+  EXPECT_EQ(config->repetition_penalty, 1.05);
+  EXPECT_EQ(config->min_p, 0.01);
+  EXPECT_EQ(parse_generation_config(R"({"top_k": -1})", "g.json")->top_k, 0);
+}
+
 TEST(GenerationConfig, IsEmptyWithoutAFile) {
   const TemporaryDirectory dir;
   const auto config = read_generation_config(dir.path());
@@ -136,6 +146,8 @@ TEST(GenerationConfig, RefusesValuesOutOfRange) {
                            R"({"eos_token_id": "x"})",
                            R"({"eos_token_id": [-1]})",
                            R"({"bos_token_id": 4294967296})",
+                           R"({"top_k": 1.5})",
+                           R"({"repetition_penalty": 0})",
                            R"({"do_sample": 1})"}) {
     const auto config = parse_generation_config(text, "generation_config.json");
     ASSERT_FALSE(config.ok()) << text;

@@ -1,5 +1,6 @@
 #include "checkpoint/generation_config.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "checkpoint/config_reader.h"
@@ -9,6 +10,7 @@ namespace {
 
 constexpr const char* kFileName = "generation_config.json";
 constexpr IntRange kTokenIds = {.min = 0, .max = std::numeric_limits<int32_t>::max()};
+constexpr IntRange kTopK = {.min = -1, .max = std::numeric_limits<int32_t>::max()};  // -1: all
 constexpr int64_t kMaxEosTokens = 64;
 
 Result<std::optional<double>> optional_number(const ConfigReader& reader,
@@ -41,6 +43,14 @@ Result<GenerationConfig> parse_generation_config(std::string_view text,
   }
   TRY_ASSIGN(config.temperature, optional_number(reader, {"temperature"}, {.min = 0, .max = 100}));
   TRY_ASSIGN(config.top_p, optional_number(reader, {"top_p"}, {.min = 0, .max = 1}));
+  TRY_ASSIGN(config.min_p, optional_number(reader, {"min_p"}, {.min = 0, .max = 1}));
+  TRY_ASSIGN(config.repetition_penalty,
+             optional_number(reader, {"repetition_penalty"}, {.min = 0.01, .max = 100}));
+  TRY_ASSIGN(const bool has_top_k, reader.contains({"top_k"}));
+  if (has_top_k) {
+    TRY_ASSIGN(const int64_t top_k, reader.integer({"top_k"}, kTopK));
+    config.top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
+  }
   return config;
 }
 

@@ -19,6 +19,9 @@ struct GenerationConfig {
   std::optional<bool> do_sample;
   std::optional<double> temperature;
   std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<int32_t> top_k;  // 0: all
+  std::optional<double> repetition_penalty;
 };
 
 Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view file_name);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "checkpoint/display.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
 
@@ -82,6 +83,25 @@ void ModelDescriptionBuilder::add_shard(std::string_view file_name,
     description_.data_begin.push_back(tensor.begin);
     description_.shard_of.push_back(shard);
     description_.tensors.push_back(std::move(tensor.meta));
+  }
+}
+
+void ModelDescriptionBuilder::add_gguf(std::string_view file_name,
+                                       std::span<const std::byte> file) {
+  const auto shard = static_cast<int32_t>(description_.shards.size());
+  const auto file_bytes = static_cast<int64_t>(file.size());
+  description_.shards.push_back({.file_name = std::string(file_name), .file_bytes = file_bytes});
+  Result<GgufHeader> header = parse_gguf_header(file, file_name);
+  if (!header.ok()) return add_fault(with_reason(std::move(header).error(), "Q-F2"));
+  description_.shards.back().header_bytes = header->data_begin;
+  if (description_.architecture.empty()) description_.architecture = header->architecture;
+  for (GgufTensor& tensor : header->tensors) {
+    description_.data_bytes += tensor.end - tensor.begin;
+    description_.data_begin.push_back(tensor.begin);
+    description_.shard_of.push_back(shard);
+    description_.block_types.push_back(tensor.type);
+    description_.tensors.push_back(
+        {.name = std::move(tensor.name), .dtype = DType::kU8, .shape = tensor.shape});
   }
 }
 
@@ -191,6 +211,36 @@ Result<std::vector<std::byte>> LocalModel::read(size_t tensor, int64_t begin, in
   return std::vector<std::byte>(part.begin(), part.end());
 }
 
+namespace {
+
+// The GGUF files of a directory, by name.
+std::vector<Path> gguf_files(const Path& dir) {
+  std::vector<Path> files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    if (entry.path().extension() == ".gguf") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Result<void> add_gguf_file(const Path& path, ModelDescriptionBuilder& builder, LocalModel& model) {
+  TRY_ASSIGN(MappedFile file, MappedFile::open(path));
+  builder.add_gguf(path.filename().string(), file.bytes());
+  model.files.push_back(std::move(file));
+  return {};
+}
+
+}  // namespace
+
+Result<LocalModel> describe_gguf_file(const Path& file) {
+  LocalModel model;
+  ModelDescriptionBuilder builder(file.string());
+  TRY(add_gguf_file(file, builder, model));
+  model.description = builder.finish();
+  return model;
+}
+
 Result<LocalModel> describe_directory(const Path& dir) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir, ignored)) {
@@ -218,6 +268,9 @@ Result<LocalModel> describe_directory(const Path& dir) {
   }
   if (!has_index && std::filesystem::exists(dir / kSingleFileName, ignored)) {
     shards.emplace_back(kSingleFileName);
+  }
+  if (!has_index && shards.empty()) {
+    for (const Path& file : gguf_files(dir)) TRY(add_gguf_file(file, builder, model));
   }
   for (const std::string& shard : shards) {
     Result<MappedFile> file = MappedFile::open(dir / shard);

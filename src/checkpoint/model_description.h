@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "tensor/block_type.h"
 #include "tensor/tensor_view.h"
 
 namespace nibble::checkpoint {
@@ -39,8 +40,11 @@ struct ModelDescription {
   std::vector<TensorMeta> tensors;  // shard by shard
   std::vector<int32_t> shard_of;    // as tensors: index into shards
   std::vector<int64_t> data_begin;  // as tensors: first byte in its file
-  int64_t data_bytes = 0;           // of all tensors
-  int64_t other_bytes = 0;          // of files that are no shards, where known
+  // GGUF only: as tensors, whose dtype then says nothing; and general.architecture.
+  std::vector<const BlockType*> block_types;
+  std::string architecture;
+  int64_t data_bytes = 0;   // of all tensors
+  int64_t other_bytes = 0;  // of files that are no shards, where known
   // What the files get wrong, each with Error::reason "Q-F1" to "Q-F4". Tensors of damaged shards
   // are missing above.
   std::vector<Error> faults;
@@ -62,6 +66,8 @@ class ModelDescriptionBuilder final {
   void add_shard(std::string_view file_name,
                  int64_t file_bytes,
                  std::span<const std::byte> first_bytes);
+  // A GGUF file, whole.
+  void add_gguf(std::string_view file_name, std::span<const std::byte> file);
   // A file of another kind, for the size of a download.
   void add_other_file(int64_t file_bytes) { description_.other_bytes += file_bytes; }
   void add_fault(Error fault) { description_.faults.push_back(std::move(fault)); }
@@ -85,7 +91,10 @@ struct LocalModel {
   Result<std::vector<std::byte>> read(size_t tensor, int64_t begin, int64_t count) const;
 };
 
-// kNotFound when `dir` is no directory; damaged and missing files are faults of the description.
+// Of a directory with safetensors, or else with GGUF files. kNotFound when `dir` is no directory;
+// damaged and missing files are faults of the description.
 Result<LocalModel> describe_directory(const Path& dir);
+// A single GGUF file. kNotFound when it cannot be opened.
+Result<LocalModel> describe_gguf_file(const Path& file);
 
 }  // namespace nibble::checkpoint

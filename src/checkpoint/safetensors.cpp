@@ -139,6 +139,11 @@ Result<StoredTensor> read_tensor(const json::Member& member,
     return place.damaged(
         fmt::format("entry is {}, expected an object", display_value(member.value)));
   }
+  constexpr size_t kMaxNameBytes = 1024;
+  if (member.key.size() > kMaxNameBytes) {
+    return place.damaged(fmt::format(
+        "the name has {} bytes, expected at most {}", member.key.size(), kMaxNameBytes));
+  }
   StoredTensor tensor;
   tensor.meta.name = member.key;
   TRY_ASSIGN(const std::string dtype, read_dtype_name(*entry, place));

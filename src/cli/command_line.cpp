@@ -59,6 +59,11 @@ constexpr Named<engine::Goal> kGoals[] = {
     {"throughput", engine::Goal::kThroughput},
 };
 constexpr Named<bool> kActivationScales[] = {{"stored", false}, {"dynamic", true}};
+constexpr Named<quant::ExpertDtype> kExpertDtypes[] = {
+    {"stored", quant::ExpertDtype::kAsStored},
+    {"fp4", quant::ExpertDtype::kFp4},
+    {"fp8", quant::ExpertDtype::kFp8},
+};
 constexpr Named<LogLevel> kLogLevels[] = {
     {"warning", LogLevel::kWarning},
     {"debug", LogLevel::kDebug},
@@ -174,6 +179,12 @@ void add_checks(CLI::App& app, PlanChecks& flags) {
              flags.dynamic_activation_scales,
              kActivationScales,
              "Scales of NVFP4 activations")
+      ->group(group);
+  add_choice(app,
+             "--expert-dtype",
+             flags.expert_dtype,
+             kExpertDtypes,
+             "What routed experts must be; refused where they are stored otherwise")
       ->group(group);
   app.add_option("--allow-slow", flags.allow_slow, "Module class that may run on a slower kernel")
       ->check(not_empty())

@@ -230,5 +230,13 @@ TEST(ExitCodes, EveryErrorClassHasAnEntry) {
   }
 }
 
+// B09: experts split between CPU and GPU are refused in words, for any number of them.
+TEST(CommandLine, RefusesExpertsSplitBetweenCpuAndGpuB09) {
+  for (const char* count : {"0", "1"}) {
+    EXPECT_NE(fault({"serve", "dir", "--kt-num-gpu-experts", count}), "") << count;
+    EXPECT_NE(fault({"serve", "dir", "--cpu-offload-gb", count}), "") << count;
+  }
+}
+
 }  // namespace
 }  // namespace nibble::cli

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "engine/plan.h"
 #include "models/model.h"
+#include "quant/detect.h"
 #include "tools/convert/declare.h"
 
 namespace nibble::cli {
@@ -29,6 +30,7 @@ struct PlanChecks {
   bool strict = false;
   bool trust_headers = false;
   bool dynamic_activation_scales = false;
+  quant::ExpertDtype expert_dtype = quant::ExpertDtype::kAsStored;
   std::vector<std::string> allow_slow;
   bool allow_reference = false;
 };
@@ -64,7 +66,7 @@ struct SamplingFlags {
   std::optional<int32_t> top_k;
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
-  float repetition_penalty = 1.0F;
+  std::optional<float> repetition_penalty;
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::optional<uint64_t> seed;
   int32_t max_tokens = 0;  // 0: up to the context

@@ -101,8 +101,12 @@ Result<std::string> explanation(const PlanTarget& target,
                                 const engine::Plan& plan,
                                 const std::string& module) {
   const std::vector<quant::ConfigText> configs = engine::config_texts(target.model.description);
-  const quant::DetectInput input = {
-      .configs = configs, .tensors = target.model.description.tensors, .read = target.reader()};
+  const checkpoint::ModelDescription& description = target.model.description;
+  const quant::DetectInput input = {.configs = configs,
+                                    .tensors = description.tensors,
+                                    .read = target.reader(),
+                                    .block_types = description.block_types,
+                                    .architecture = description.architecture};
   TRY_ASSIGN(const quant::Explanation explained,
              quant::explain(input, plan.options.detection, module));
   std::string text = explained.text;

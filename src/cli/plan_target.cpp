@@ -150,6 +150,10 @@ quant::ReadTensorBytes PlanTarget::reader() const {
 Result<PlanTarget> open_plan_target(const std::string& target, const PlanFlags& flags) {
   PlanTarget opened;
   std::error_code ignored;
+  if (has_suffix(target, ".gguf") && std::filesystem::is_regular_file(target, ignored)) {
+    TRY_ASSIGN(opened.model, checkpoint::describe_gguf_file(target));
+    return opened;
+  }
   if (std::filesystem::is_directory(target, ignored) || !hub::looks_like_repo_id(target)) {
     TRY_ASSIGN(opened.model, checkpoint::describe_directory(target));
     return opened;

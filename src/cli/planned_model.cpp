@@ -124,7 +124,8 @@ Result<void> refuse_errors(std::span<const engine::Plan> plans) {
 quant::DetectOptions detect_options(const PlanChecks& checks) {
   return {.is_strict = checks.strict,
           .trusts_headers = checks.trust_headers,
-          .ignores_input_scales = checks.dynamic_activation_scales};
+          .ignores_input_scales = checks.dynamic_activation_scales,
+          .expert_dtype = checks.expert_dtype};
 }
 
 }  // namespace nibble::cli

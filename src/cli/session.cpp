@@ -161,6 +161,11 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags,
   engine::SamplingParams params;
   if (defaults.temperature) params.temperature = static_cast<float>(*defaults.temperature);
   if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);
+  if (defaults.min_p) params.min_p = static_cast<float>(*defaults.min_p);
+  if (defaults.repetition_penalty) {
+    params.repetition_penalty = static_cast<float>(*defaults.repetition_penalty);
+  }
+  params.top_k = defaults.top_k.value_or(params.top_k);
   if (defaults.do_sample == false) params.temperature = 0;
   params.temperature = flags.temperature.value_or(params.temperature);
   params.top_p = flags.top_p.value_or(params.top_p);
@@ -168,7 +173,7 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags,
   params.top_k = flags.top_k.value_or(params.top_k);
   params.presence_penalty = flags.presence_penalty;
   params.frequency_penalty = flags.frequency_penalty;
-  params.repetition_penalty = flags.repetition_penalty;
+  params.repetition_penalty = flags.repetition_penalty.value_or(params.repetition_penalty);
   params.logit_bias = flags.logit_bias;
   params.seed = flags.seed;
   params.max_tokens = flags.max_tokens;

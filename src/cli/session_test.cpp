@@ -26,6 +26,16 @@ TEST(Session, FlagsWinOverTheModelsDefaults) {
   EXPECT_EQ(from_flags.temperature, 0.0F);
   EXPECT_EQ(from_flags.top_p, 0.95F);
   EXPECT_EQ(from_flags.seed, 5U);
+  defaults.top_k = 20;
+  defaults.min_p = 0.05;
+  defaults.repetition_penalty = 1.05;
+  EXPECT_EQ(sampling_params({}, defaults).top_k, 20);
+  EXPECT_EQ(sampling_params({}, defaults).min_p, 0.05F);
+  EXPECT_EQ(sampling_params({}, defaults).repetition_penalty, 1.05F);
+  flags.top_k = 0;
+  flags.repetition_penalty = 1.0F;
+  EXPECT_EQ(sampling_params(flags, defaults).top_k, 0);
+  EXPECT_EQ(sampling_params(flags, defaults).repetition_penalty, 1.0F);
   defaults.do_sample = false;
   EXPECT_EQ(sampling_params({}, defaults).temperature, 0.0F);
   EXPECT_EQ(sampling_params({}, {}).temperature, 1.0F);

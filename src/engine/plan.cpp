@@ -317,8 +317,12 @@ Plan make_plan(const checkpoint::ModelDescription& description,
   // Values of damaged shards mean nothing.
   const quant::ReadTensorBytes reader =
       description.faults.empty() ? read : quant::ReadTensorBytes();
-  const quant::Detection detection = quant::detect(
-      {.configs = configs, .tensors = description.tensors, .read = reader}, plan.options.detection);
+  const quant::Detection detection = quant::detect({.configs = configs,
+                                                    .tensors = description.tensors,
+                                                    .read = reader,
+                                                    .block_types = description.block_types,
+                                                    .architecture = description.architecture},
+                                                   plan.options.detection);
   plan.model_type = detection.model_type;
   plan.method = detection.method;
   plan.diagnostics.insert(

@@ -141,6 +141,14 @@ bool matches_longer_index(std::string_view entry, std::string_view name) {
          name.substr(0, prefix.size()) == prefix && is_digit(name[prefix.size()]);
 }
 
+// Takes the steps off `budget`.
+bool matches(const Regex& regex, std::string_view name, int64_t& budget) {
+  int64_t steps = 0;
+  const bool is_match = regex.matches_prefix(name, steps);
+  budget -= steps;
+  return is_match;
+}
+
 // The name and its forms with a wrapper less or more; the first is the stored one.
 std::vector<std::string> variants_of(std::string_view name) {
   std::vector<std::string> variants = {std::string(name)};
@@ -187,7 +195,8 @@ void NameList::add(std::string_view text,
     patterns_.push_back({.kind = Pattern::Kind::kRegex,
                          .text = {},
                          .regex = std::move(regex).value(),
-                         .entry = entry});
+                         .entry = entry,
+                         .steps_per_byte = 0});
     return;
   }
   const bool has_globs = dialect != Dialect::kCompressedTensors && dialect != Dialect::kSubstring;
@@ -196,7 +205,8 @@ void NameList::add(std::string_view text,
     patterns_.push_back({.kind = covers_below ? Pattern::Kind::kGlobPrefix : Pattern::Kind::kGlob,
                          .text = std::string(text),
                          .regex = std::nullopt,
-                         .entry = entry});
+                         .entry = entry,
+                         .steps_per_byte = 1 + static_cast<int64_t>(text.size()) / 8});
     return;
   }
   const bool names_experts =
@@ -227,6 +237,8 @@ std::optional<size_t> NameList::match(std::string_view name) {
   for (const Pattern& pattern : patterns_) {
     Entry& entry = entries_[pattern.entry];
     if (found && entry.is_used) continue;  // nothing new to learn
+    if (budget_ <= 0) break;
+    budget_ -= pattern.steps_per_byte * static_cast<int64_t>(name.size() + 1);
     bool is_match = false;
     switch (pattern.kind) {
       case Pattern::Kind::kGlob:
@@ -239,7 +251,7 @@ std::optional<size_t> NameList::match(std::string_view name) {
         is_match = name.find(pattern.text) != std::string_view::npos;
         break;
       case Pattern::Kind::kRegex:
-        is_match = pattern.regex->matches_prefix(name);
+        is_match = matches(*pattern.regex, name, budget_);
         break;
     }
     if (!is_match) continue;

@@ -62,6 +62,9 @@ class NameList final {
     bool is_used = false;
   };
 
+  static constexpr int64_t kMaxSteps = 20'000'000'000;
+  explicit NameList(int64_t max_steps = kMaxSteps) : budget_(max_steps) {}
+
   // Patterns that cannot be compiled are reported and never match.
   void add(std::string_view text,
            std::string_view source,
@@ -71,8 +74,10 @@ class NameList final {
   bool empty() const { return entries_.empty(); }
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // The index of an entry that matches `name`, or nothing. All matching entries become used.
+  // The index of an entry that matches `name`, or nothing. All matching entries become used. Of a
+  // hostile list only literals are looked up once patterns have cost a few seconds.
   std::optional<size_t> match(std::string_view name);
+  bool is_exhausted() const { return budget_ <= 0; }
 
  private:
   struct Pattern {
@@ -81,6 +86,7 @@ class NameList final {
     std::string text;
     std::optional<Regex> regex;
     size_t entry = 0;
+    int64_t steps_per_byte = 1;  // of a name, at most about; 0: counted
   };
   struct Literal {
     size_t entry = 0;
@@ -89,6 +95,7 @@ class NameList final {
   std::vector<Entry> entries_;
   std::vector<Pattern> patterns_;
   std::unordered_map<std::string, Literal> literals_;
+  int64_t budget_;  // steps that patterns may still take
 };
 
 // The verdict of the files on one module.

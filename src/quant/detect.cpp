@@ -124,12 +124,17 @@ class Detector final {
   Detection run() {
     detection_.model_type = declaration_.model_type();
     detection_.method = declaration_.method();
+    if (is_gguf()) {
+      detection_.model_type = input_.architecture;
+      detection_.method = "gguf";
+    }
     collector_.add_all(declaration_.diagnostics());
     stored_ = group_tensors(input_.tensors);
     physical_.reserve(stored_.size());
     for (const StoredModule& stored : stored_) resolve(stored);
     report_unclaimed();
     check_experts();
+    check_expert_dtype();
     check_fusions();
     check_draft();
     check_input_scales();
@@ -152,14 +157,28 @@ class Detector final {
   }
   Severity overruled() const { return options_.is_strict ? Severity::kError : Severity::kWarning; }
 
+  bool is_gguf() const { return !input_.block_types.empty(); }
+
+  int64_t block_bytes(const StoredModule& stored) const {
+    int64_t bytes = 0;
+    for (const int32_t tensor : stored.tensors) {
+      if (tensor < 0) continue;
+      const auto index = static_cast<size_t>(tensor);
+      const BlockType& type = *input_.block_types[index];
+      bytes += input_.tensors[index].shape.num_elements() / type.num_elements * type.num_bytes;
+    }
+    return bytes;
+  }
+
   void resolve(const StoredModule& stored) {
-    Physical physical = classify(stored, input_.tensors, hints_);
+    Physical physical = is_gguf() ? classify_blocks(stored, input_.tensors, input_.block_types)
+                                  : classify(stored, input_.tensors, hints_);
     DetectedModule module{.name = std::string(stored.name),
                           .scheme = physical.scheme,
                           .num_matrices = physical.num_matrices,
                           .n = physical.n,
                           .k = physical.k,
-                          .num_bytes = stored.num_bytes,
+                          .num_bytes = is_gguf() ? block_bytes(stored) : stored.num_bytes,
                           .num_tensors = stored.num_tensors};
     const std::optional<ModuleRole> role = role_of(stored.name, declaration_.num_hidden_layers());
     if (role) {
@@ -403,6 +422,31 @@ class Detector final {
     }
   }
 
+  // K4: what was asked for is honoured or refused, never read into the bytes.
+  void check_expert_dtype() {
+    if (options_.expert_dtype == ExpertDtype::kAsStored) return;
+    const bool wants_fp4 = options_.expert_dtype == ExpertDtype::kFp4;
+    for (const DetectedModule& module : detection_.modules) {
+      const SchemeKind kind = module.scheme.kind;
+      const bool is_fp4 = kind == SchemeKind::kMxfp4 || kind == SchemeKind::kNvfp4;
+      const bool is_as_wanted = wants_fp4 ? is_fp4 : kind == SchemeKind::kFp8Block;
+      if (module.role.module_class != ModuleClass::kRoutedExperts || module.role.is_draft ||
+          !module.is_sound || is_as_wanted) {
+        continue;
+      }
+      return collector_.add(
+          Severity::kError,
+          "Q-K4",
+          fmt::format(
+              "{}: routed experts are stored as {} ({}); --expert-dtype {} contradicts that. "
+              "Fix: drop the option, or convert the checkpoint.",
+              escape_for_display(module.name),
+              scheme_name(module.scheme),
+              detection_.evidence_of(module),
+              wants_fp4 ? "fp4" : "fp8"));
+    }
+  }
+
   // C4: projections that could share a call but differ.
   void check_fusions() {
     std::unordered_map<std::string_view, const DetectedModule*> by_name;
@@ -563,10 +607,24 @@ class Detector final {
                                  escape_for_display(name)));
     }
     const std::vector<std::string> names(general.begin(), general.end());
+    int32_t num_unused = 0;
     for (const NameList* list : declaration_.lists()) {
+      if (list->is_exhausted()) {
+        collector_.add(Severity::kError,
+                       "Q-D5",
+                       fmt::format("a list of {} entries holds too many patterns to try on {} "
+                                   "modules; expected plain names. Fix: write names out, or use "
+                                   "fewer patterns.",
+                                   list->entries().size(),
+                                   detection_.modules.size()));
+        continue;
+      }
       for (const NameList::Entry& entry : list->entries()) {
         if (entry.is_used || means_fused_expert(entry.text, fused_parents)) continue;
-        const std::vector<std::string> nearest = nearest_names(entry.text, names, 3);
+        // Beyond what is shown, counting is enough.
+        const std::vector<std::string> nearest = ++num_unused <= kMaxShownPerCode
+                                                     ? nearest_names(entry.text, names, 3)
+                                                     : std::vector<std::string>();
         collector_.add(overruled(),
                        "Q-D5",
                        fmt::format("\"{}\" ({}) matches no module; nearest names: {}. Fix: correct "
@@ -694,8 +752,9 @@ std::vector<std::string> nearest_names(std::string_view name,
                                        size_t count) {
   constexpr size_t kMaxCompared = 200;  // bytes; keeps a hostile entry cheap
   const std::string general = without_numbers(name.substr(0, kMaxCompared));
+  constexpr size_t kMaxCandidates = 2000;
   std::vector<std::pair<size_t, std::string>> ranked;
-  for (const std::string& candidate : names) {
+  for (const std::string& candidate : names.first(std::min(names.size(), kMaxCandidates))) {
     ranked.emplace_back(edit_distance(general, std::string_view(candidate).substr(0, kMaxCompared)),
                         candidate);
   }

@@ -16,6 +16,7 @@
 #include "quant/diagnostic.h"
 #include "quant/module_role.h"
 #include "quant/scheme.h"
+#include "tensor/block_type.h"
 #include "tensor/tensor_view.h"
 
 namespace nibble::quant {
@@ -28,12 +29,19 @@ struct DetectInput {
   std::span<const ConfigText> configs;
   std::span<const TensorMeta> tensors;  // of all shards
   ReadTensorBytes read;                 // empty: headers only, values are not checked
+  // GGUF: as `tensors`, whose dtypes then mean nothing; and the architecture that the file names.
+  std::span<const BlockType* const> block_types = {};
+  std::string_view architecture = {};
 };
+
+// What the user believes that routed experts are.
+enum class ExpertDtype : uint8_t { kAsStored, kFp4, kFp8 };
 
 struct DetectOptions {
   bool is_strict = false;       // unmatched patterns and overruled declarations are errors
   bool trusts_headers = false;  // where files contradict the stored bytes, warn instead of stopping
   bool ignores_input_scales = false;  // activations are scaled by what they are at run time
+  ExpertDtype expert_dtype = ExpertDtype::kAsStored;  // other than stored: Q-K4
 };
 
 struct DetectedModule {

@@ -628,6 +628,51 @@ TEST(DecisionTable, Row23BitsAndBytes) {
   EXPECT_EQ(formats_of(detection, "routed_experts"), "bf16");
 }
 
+// Every tensor says for itself what it is.
+TEST(DecisionTable, Row24Gguf) {
+  struct Stored {
+    const char* name;
+    Shape shape;
+    int32_t type;
+  };
+  const Stored stored[] = {{"token_embd.weight", Shape{512, 256}, 12},
+                           {"output.weight", Shape{512, 256}, 14},
+                           {"output_norm.weight", Shape{256}, 0},
+                           {"blk.0.attn_norm.weight", Shape{256}, 0},
+                           {"blk.0.attn_q_a.weight", Shape{256, 256}, 8},
+                           {"blk.0.ffn_gate_inp.weight", Shape{4, 256}, 0},
+                           {"blk.0.exp_probs_b.bias", Shape{4}, 0},
+                           {"blk.0.ffn_gate_exps.weight", Shape{4, 256, 256}, 39},
+                           {"blk.0.ffn_down_exps.weight", Shape{4, 256, 256}, 39},
+                           {"blk.0.ffn_up_shexp.weight", Shape{256, 256}, 30}};
+  std::vector<TensorMeta> tensors;
+  std::vector<const BlockType*> types;
+  for (const Stored& tensor : stored) {
+    tensors.push_back({.name = tensor.name, .dtype = DType::kU8, .shape = tensor.shape});
+    types.push_back(find_block_type(tensor.type));
+  }
+  const Detection detection = detect({.configs = {},
+                                      .tensors = tensors,
+                                      .read = {},
+                                      .block_types = types,
+                                      .architecture = "deepseek2"});
+  EXPECT_THAT(detection.diagnostics, IsEmpty()) << text_of(detection);
+  EXPECT_EQ(detection.model_type, "deepseek2");
+  EXPECT_EQ(detection.method, "gguf");
+  const Row row = {{"embedding", "gguf_q4_k"},
+                   {"attention", "gguf_q8_0"},
+                   {"shared_experts", "bf16"},
+                   {"routed_experts", "gguf_mxfp4"},
+                   {"router", "f32"},
+                   {"lm_head", "gguf_q6_k"}};
+  for (const auto& [role, formats] : row) EXPECT_EQ(formats_of(detection, role), formats) << role;
+  for (const DetectedModule& module : detection.modules) {
+    EXPECT_NE(module.role.module_class, ModuleClass::kOther) << module.name;
+    if (module.name != "blk.0.ffn_gate_exps") continue;
+    EXPECT_EQ(module.num_bytes, 4 * 256 * 8 * 17);
+  }
+}
+
 // --- mutations ---
 
 TEST(Mutation, DroppedScaleIsS1) {
@@ -1211,6 +1256,17 @@ TEST(FieldReport, B06NoInputScaleIsAskedOfMxfp4Drafts) {
   expect_row(fixture, {{"draft_routed_experts", "mxfp4"}});
 }
 
+// B08: a flag that forces another format of the experts is refused in words, not by a size error.
+TEST(FieldReport, B08FlagThatContradictsTheStoredExperts) {
+  const Fixture native = v4_native();
+  const Detection forced = detect_fixture(native, {.expert_dtype = ExpertDtype::kFp8});
+  EXPECT_THAT(errors_of(forced), ElementsAre("Q-K4")) << text_of(forced);
+  EXPECT_THAT(message_of(forced, "Q-K4"),
+              HasSubstr("routed experts are stored as mxfp4 (header: I8 + F8_E8M0/32; expert_dtype "
+                        "fp4 (config.json)); --expert-dtype fp8 contradicts that"));
+  EXPECT_THAT(errors_of(detect_fixture(native, {.expert_dtype = ExpertDtype::kFp4})), IsEmpty());
+}
+
 TEST(FieldReport, B12ThreeDialectsInOneList) {
   Fixture fixture = plain({.attention = bf16, .shared = mxfp4_quark, .experts = mxfp4_quark});
   fixture.dense("model.visual.blocks.0.mlp.fc1", 256, 256);
@@ -1297,6 +1353,20 @@ TEST(FieldReport, B58TargetsByRegexOnly) {
 
 // --- traps of pattern lists ---
 
+// Scales of a module without weights are parameters of their own, both of them.
+TEST(Detect, ClaimsScalesWithoutAWeightOneByOne) {
+  Fixture fixture;
+  fixture.add("model.layers.0.self_attn.attn.k_scale", DType::kF32, {});
+  fixture.add("model.layers.0.self_attn.attn.v_scale", DType::kF32, {});
+  fixture.add("model.layers.0.mlp.up_proj.weight.absmax", DType::kU8, {64});
+  fixture.add("model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4", DType::kU8, {9});
+  const Detection detection = detect_fixture(fixture);
+  std::set<std::string> names;
+  for (const DetectedModule& module : detection.modules) names.insert(module.name);
+  EXPECT_EQ(names.size(), 4U);
+  for (const TensorMeta& tensor : fixture.tensors) EXPECT_TRUE(names.contains(tensor.name));
+}
+
 // "layers.1*" was meant for layer 1; layers 10 to 19 are what their bytes say.
 TEST(Detect, StarsThatMatchLongerNumbersLeaveItToTheBytes) {
   Fixture fixture;
@@ -1367,6 +1437,22 @@ TEST(Detect, ExplainShowsTheWholeEvidence) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, Errc::kNotFound);
   EXPECT_THAT(unknown.error().message, HasSubstr("layers.*.attn.wq_a"));
+}
+
+// Patterns times names are bounded: beyond that only literals are looked up.
+TEST(NameList, StopsTryingPatternsBeyondItsBudget) {
+  std::vector<Diagnostic> diagnostics;
+  NameList list(1000);
+  list.add("re:(.*a){20}x", "ignore", Dialect::kCompressedTensors, diagnostics);
+  list.add("re:model.*", "ignore", Dialect::kCompressedTensors, diagnostics);
+  list.add("lm_head", "ignore", Dialect::kCompressedTensors, diagnostics);
+  EXPECT_EQ(list.match("model.layers.0"), 1U);
+  EXPECT_FALSE(list.is_exhausted());
+  for (int32_t i = 0; i < 10; ++i)
+    (void)list.match("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+  EXPECT_TRUE(list.is_exhausted());
+  EXPECT_EQ(list.match("lm_head"), 2U);
+  EXPECT_EQ(list.match("model.layers.1"), std::nullopt);
 }
 
 TEST(Detect, HoldsForHostileConfigs) {

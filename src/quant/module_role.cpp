@@ -37,6 +37,32 @@ constexpr std::array kGlobalRules = std::to_array<Rule>({
     {"audio*.**", kVision},
 });
 
+// Names of GGUF files: outside of layers, and behind "blk.N.".
+constexpr std::array kGgufGlobalRules = std::to_array<Rule>({
+    {"token_embd", kEmbedding},
+    {"token_embd_norm", kNorm},
+    {"output", kLmHead},
+    {"output_norm", kNorm},
+    {"output_hc_*", kHyperConnection},
+    {"rope_freqs", kAttention},
+});
+constexpr std::array kGgufLayerRules = std::to_array<Rule>({
+    {"*norm*", kNorm},
+    {"hc_*", kHyperConnection},
+    {"nextn.**", kProjection},
+    {"indexer.**", kIndexer},
+    {"attn_compress*", kCompressor},
+    {"attn_*", kAttention},
+    {"ffn_gate_inp*", kRouter},
+    {"exp_probs_b", kRouter},
+    {"exp_probs_b.**", kRouter},
+    {"ffn_gate_tid2eid", kRouter},
+    {"ffn_*_exps", kRoutedExperts},
+    {"ffn_*_shexp", kSharedExperts},
+    {"ffn_*", kDenseMlp},
+    {"ssm_*", kAttention},
+});
+
 // Inside a layer, behind "layers.N." or "mtp.N.". The first match counts.
 constexpr std::array kLayerRules = std::to_array<Rule>({
     {"*norm", kNorm},
@@ -153,13 +179,21 @@ std::optional<ModuleRole> look_up(const std::array<Rule, N>& rules, std::string_
   return std::nullopt;
 }
 
-std::optional<ModuleRole> role_in_layer(std::string_view rest, int32_t layer, bool is_draft) {
-  std::optional<ModuleRole> role = look_up(kLayerRules, rest);
+template <size_t N>
+std::optional<ModuleRole> role_by(const std::array<Rule, N>& rules,
+                                  std::string_view rest,
+                                  int32_t layer,
+                                  bool is_draft) {
+  std::optional<ModuleRole> role = look_up(rules, rest);
   if (role) {
     role->layer = layer;
     role->is_draft = is_draft;
   }
   return role;
+}
+
+std::optional<ModuleRole> role_in_layer(std::string_view rest, int32_t layer, bool is_draft) {
+  return role_by(kLayerRules, rest, layer, is_draft);
 }
 
 std::optional<ModuleRole> draft_role(std::string_view rest) {
@@ -234,7 +268,12 @@ std::optional<ModuleRole> role_of(std::string_view module, int32_t num_hidden_la
     const bool is_draft = *layer >= num_hidden_layers;
     return role_in_layer(rest, is_draft ? *layer - num_hidden_layers : *layer, is_draft);
   }
-  return look_up(kGlobalRules, rest);
+  if (take_prefix(rest, "blk.")) {
+    const std::optional<int32_t> layer = take_number(rest);
+    return layer ? role_by(kGgufLayerRules, rest, *layer, false) : std::nullopt;
+  }
+  const std::optional<ModuleRole> role = look_up(kGlobalRules, rest);
+  return role ? role : look_up(kGgufGlobalRules, rest);
 }
 
 }  // namespace nibble::quant

@@ -359,6 +359,8 @@ class Regex::Runner final {
   Runner(const Regex& regex, std::string_view name)
       : regex_(regex), name_(name), seen_(regex.states_.size(), -1) {}
 
+  int64_t steps() const { return steps_; }
+
   bool matches_prefix() {
     enter(regex_.start_, 0);
     for (size_t i = 0; !is_matched_ && i < name_.size() && !current_.empty(); ++i) {
@@ -384,6 +386,7 @@ class Regex::Runner final {
       int64_t& seen = seen_[static_cast<size_t>(index)];
       if (seen == static_cast<int64_t>(position)) continue;
       seen = static_cast<int64_t>(position);
+      ++steps_;
       const State& state = regex_.states_[static_cast<size_t>(index)];
       switch (state.kind) {
         case State::Kind::kSet:
@@ -412,12 +415,20 @@ class Regex::Runner final {
   std::vector<int32_t> current_;
   std::vector<int32_t> pending_;
   bool is_matched_ = false;
+  int64_t steps_ = 0;
 };
 
 Result<Regex> Regex::compile(std::string_view pattern) { return Compiler(pattern).compile(); }
 
 bool Regex::matches_prefix(std::string_view name) const {
   return Runner(*this, name).matches_prefix();
+}
+
+bool Regex::matches_prefix(std::string_view name, int64_t& steps) const {
+  Runner runner(*this, name);
+  const bool is_match = runner.matches_prefix();
+  steps += runner.steps();
+  return is_match;
 }
 
 }  // namespace nibble::quant

@@ -28,6 +28,8 @@ class Regex final {
   static Result<Regex> compile(std::string_view pattern);
 
   bool matches_prefix(std::string_view name) const;
+  // The same; adds the states entered to `steps`.
+  bool matches_prefix(std::string_view name, int64_t& steps) const;
 
  private:
   struct State {

@@ -26,6 +26,8 @@ std::string_view carrier_name(Carrier carrier) {
       return "awq";
     case Carrier::kBitsAndBytes:
       return "bitsandbytes";
+    case Carrier::kGguf:
+      return "gguf";
   }
   return "unknown";
 }
@@ -62,12 +64,14 @@ std::string scheme_name(const Scheme& scheme) {
       return "nf4";
     case SchemeKind::kBnbFp4:
       return "bnb_fp4";
+    case SchemeKind::kGgufBlock:
+      return fmt::format("gguf_{}", scheme.block_type);
   }
   return "unknown";
 }
 
 bool is_same_numbers(const Scheme& a, const Scheme& b) {
-  return a.kind == b.kind && a.block == b.block && a.bits == b.bits;
+  return a.kind == b.kind && a.block == b.block && a.bits == b.bits && a.block_type == b.block_type;
 }
 
 std::optional<Format> format_of(const Scheme& scheme) {
@@ -75,7 +79,7 @@ std::optional<Format> format_of(const Scheme& scheme) {
   const bool is_foreign = scheme.carrier == Carrier::kGptq || scheme.carrier == Carrier::kAwq ||
                           scheme.carrier == Carrier::kModelOptAwq ||
                           scheme.carrier == Carrier::kBitsAndBytes || scheme.has_zero_point ||
-                          scheme.has_pre_scale;
+                          scheme.has_pre_scale || scheme.is_reordered;
   if (is_foreign) return std::nullopt;
   return format_from_name(scheme_name(scheme));
 }

@@ -28,6 +28,7 @@ enum class SchemeKind : uint8_t {
   kInt8,        // one scale per output row, activations INT8 too
   kNf4,         // bitsandbytes, 64 per block over flattened memory
   kBnbFp4,      // bitsandbytes' own 4-bit table, not E2M1
+  kGgufBlock,   // a block type of GGUF files
 };
 
 // Whose way of naming and packing the tensors follow.
@@ -42,14 +43,16 @@ enum class Carrier : uint8_t {
   kGptq,               // qweight packed along k
   kAwq,                // qweight packed along n
   kBitsAndBytes,
+  kGguf,
 };
 std::string_view carrier_name(Carrier carrier);
 
 struct Scheme {
   SchemeKind kind = SchemeKind::kUnknown;
   Carrier carrier = Carrier::kPlain;
-  BlockShape block = {1, 1};  // weights that share a scale; only kFp8Block uses n
-  int32_t bits = 0;           // kInt
+  BlockShape block = {1, 1};         // weights that share a scale; only kFp8Block uses n
+  int32_t bits = 0;                  // kInt
+  std::string_view block_type = {};  // kGgufBlock: "q4_k", a literal
   bool has_input_scale = false;
   bool has_zero_point = false;
   bool has_pre_scale = false;  // an AWQ factor per input column

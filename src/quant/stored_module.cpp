@@ -112,6 +112,7 @@ std::vector<StoredModule> group_tensors(std::span<const TensorMeta> tensors) {
   std::vector<StoredModule> modules;
   std::unordered_map<std::string_view, size_t> index;
   index.reserve(tensors.size());
+  std::unordered_map<size_t, std::vector<int32_t>> repeated;  // by module: tensors without a place
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto [name, part] = split_name(tensors[i].name);
     auto [it, is_new] = index.try_emplace(name, modules.size());
@@ -126,7 +127,12 @@ std::vector<StoredModule> group_tensors(std::span<const TensorMeta> tensors) {
       continue;
     }
     // The state's name tells which of bitsandbytes' formats it is.
-    if (place < 0 || tensors[i].name.find(".quant_state.") != std::string::npos) place = tensor;
+    const bool is_named = tensors[i].name.find(".quant_state.") != std::string::npos;
+    if (place < 0) {
+      place = tensor;
+    } else {
+      repeated[it->second].push_back(is_named ? std::exchange(place, tensor) : tensor);
+    }
     module.num_bytes += bytes_of(tensors[i]);
     ++module.num_tensors;
   }
@@ -144,6 +150,9 @@ std::vector<StoredModule> group_tensors(std::span<const TensorMeta> tensors) {
       }
       is_first = false;
     }
+    const auto it = repeated.find(m);
+    if (it == repeated.end()) continue;
+    for (const int32_t tensor : it->second) modules.push_back(parameter_module(tensors, tensor));
   }
   return modules;
 }
@@ -742,6 +751,36 @@ Physical classify(const StoredModule& module,
                   std::span<const TensorMeta> tensors,
                   const ShapeHints& hints) {
   return Classifier(module, tensors, hints).run();
+}
+
+Physical classify_blocks(const StoredModule& module,
+                         std::span<const TensorMeta> tensors,
+                         std::span<const BlockType* const> block_types) {
+  Part part = Part::kWeight;
+  if (!module.has(part)) part = module.has(Part::kOther) ? Part::kOther : Part::kBias;
+  Physical physical;
+  if (!module.has(part)) return physical;
+  const auto index = static_cast<size_t>(module.tensor(part));
+  const Shape& shape = tensors[index].shape;
+  const int32_t rank = shape.rank();
+  physical.num_matrices = rank == 3 ? shape[0] : 1;
+  physical.n = rank >= 2 ? shape[rank - 2] : 1;
+  physical.k = rank >= 1 ? shape[rank - 1] : 1;
+  const BlockType& type = *block_types[index];
+  physical.evidence = fmt::format("GGUF type {}", type.name);
+  Scheme& scheme = physical.scheme;
+  scheme.carrier = Carrier::kGguf;
+  if (type.is_quantized) {
+    scheme.kind = SchemeKind::kGgufBlock;
+    scheme.block = {1, static_cast<int32_t>(type.num_elements)};
+    scheme.block_type = type.name;
+  } else {
+    scheme.kind = type.name == "f32"    ? SchemeKind::kF32
+                  : type.name == "f16"  ? SchemeKind::kF16
+                  : type.name == "bf16" ? SchemeKind::kBf16
+                                        : SchemeKind::kIndex;
+  }
+  return physical;
 }
 
 }  // namespace nibble::quant

@@ -12,6 +12,7 @@
 
 #include "quant/diagnostic.h"
 #include "quant/scheme.h"
+#include "tensor/block_type.h"
 #include "tensor/tensor_view.h"
 
 namespace nibble::quant {
@@ -82,5 +83,10 @@ struct Physical {
 Physical classify(const StoredModule& module,
                   std::span<const TensorMeta> tensors,
                   const ShapeHints& hints);
+
+// The same for GGUF, where each tensor says what it is. `block_types` are those of `tensors`.
+Physical classify_blocks(const StoredModule& module,
+                         std::span<const TensorMeta> tensors,
+                         std::span<const BlockType* const> block_types);
 
 }  // namespace nibble::quant
