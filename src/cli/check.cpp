@@ -296,11 +296,13 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
       100 * result.argmax_agreement,
       result.largest_difference);
   if (!(result.mean_kl <= kMaxMeanKl) || result.argmax_agreement < kMinArgmaxAgreement) {
-    return data_loss(fmt::format("{}: {}; expected mean KL up to {} and {:.0f}%",
-                                 checkpoint.dir().string(),
-                                 summary,
-                                 kMaxMeanKl,
-                                 100 * kMinArgmaxAgreement));
+    Error error = data_loss(fmt::format("{}: {}; expected mean KL up to {} and {:.0f}%",
+                                        checkpoint.dir().string(),
+                                        summary,
+                                        kMaxMeanKl,
+                                        100 * kMinArgmaxAgreement));
+    error.reason = "Q-K3";
+    return error;
   }
   TRY(write_output(fmt::format("logits   {}\n", summary)));
   return report_memory(loaded);

@@ -75,7 +75,7 @@ Result<std::vector<int32_t>> encode_chat(const std::vector<text::Message>& messa
                                {.thinking = thinking,
                                 .effort = text::plain_effort(generation),
                                 .generation = generation}));
-  return tokenizer.encode(prompt.text, prompt.special_ranges);
+  return text::encode_prompt(prompt, tokenizer);
 }
 
 void show_markup(engine::SamplingParams& sampling, const text::Tokenizer& tokenizer) {

@@ -33,7 +33,11 @@ std::string printable(std::string_view text) {
 
 }  // namespace
 
-void print_error(const Error& error) { write_error_line("nibble: error: " + error.message); }
+void print_error(const Error& error) {
+  const bool has_code = error.reason.starts_with("Q-");  // docs/plan.md
+  write_error_line("nibble: error: " + (has_code ? "error[" + error.reason + "] " : "") +
+                   error.message);
+}
 
 void print_note(std::string_view line) { write_error_line(line); }
 

@@ -37,12 +37,20 @@ std::span<const float> row_of(TensorView logits, int64_t row) {
   return {logits.row<float>(row), static_cast<size_t>(logits.shape[1])};
 }
 
-Error bad_logits_error(const Sequence& sequence, int32_t position) {
-  return data_loss(
-      fmt::format("the model gave logits that are not finite at position {} of request {}; the "
-                  "weights may be damaged",
+// Q-R1 and Q-R2: logits that no sound model gives; nullopt for others.
+std::optional<Error> logits_fault(std::span<const float> logits,
+                                  const Sequence& sequence,
+                                  int32_t position) {
+  const bool is_finite = all_finite(logits);
+  if (is_finite && (logits.size() < 2 || !all_equal(logits))) return std::nullopt;
+  Error error = data_loss(
+      fmt::format("the model gave logits that are {} at position {} of request {}; the weights may "
+                  "be damaged. `nibble check` finds the first bad tensor.",
+                  is_finite ? "all equal" : "not finite",
                   position,
                   sequence.request.id));
+  error.reason = is_finite ? "Q-R2" : "Q-R1";
+  return error;
 }
 
 bool contains(std::span<const int32_t> ids, int32_t id) {
@@ -223,11 +231,15 @@ void EngineCore::take_logits(const ScheduledChunk& chunk, TensorView logits) {
     const int32_t prompt_left = sequence.num_prompt() - sequence.num_computed;
     totals_.prompt_tokens_total += std::min(chunk.num_tokens, prompt_left);
   }
-  if (wanted.all && !score_prompt(sequence, logits)) {
-    return fail(sequence, bad_logits_error(sequence, sequence.num_computed));
+  if (wanted.all) {
+    std::optional<Error> fault = score_prompt(sequence, logits);
+    if (fault) return fail(sequence, std::move(*fault));
   }
-  if (wanted.last && !all_finite(row_of(logits, logits.num_rows() - 1))) {
-    return fail(sequence, bad_logits_error(sequence, sequence.num_computed + chunk.num_tokens - 1));
+  if (wanted.last) {
+    std::optional<Error> fault = logits_fault(row_of(logits, logits.num_rows() - 1),
+                                              sequence,
+                                              sequence.num_computed + chunk.num_tokens - 1);
+    if (fault) return fail(sequence, std::move(*fault));
   }
   sequence.num_computed += chunk.num_tokens;
   share_computed(sequence);
@@ -236,18 +248,20 @@ void EngineCore::take_logits(const ScheduledChunk& chunk, TensorView logits) {
 
 // Row i belongs to position num_computed + i and scores the token after it. False when a row is not
 // finite. Rows that a preempted sequence computes again are not scored twice.
-bool EngineCore::score_prompt(Sequence& sequence, TensorView logits) {
+std::optional<Error> EngineCore::score_prompt(Sequence& sequence, TensorView logits) {
   for (int64_t i = 0; i < logits.num_rows() && sequence.wants_prompt_logprobs(); ++i) {
     const int64_t target = sequence.num_computed + i + 1;
     if (target != static_cast<int64_t>(sequence.prompt_logprobs.size()) + 1) continue;
     const std::span<const float> row = row_of(logits, i);
-    if (!all_finite(row)) return false;
+    if (std::optional<Error> fault = logits_fault(row, sequence, sequence.num_computed)) {
+      return fault;
+    }
     sequence.prompt_logprobs.push_back(
         token_logprob(row,
                       sequence.token_ids[static_cast<size_t>(target)],
                       sequence.request.sampling.top_logprobs));
   }
-  return true;
+  return std::nullopt;
 }
 
 void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,7 +81,7 @@ class EngineCore final {
   Batch make_batch(std::span<const ScheduledChunk> chunks);
   void take_logits(const ScheduledChunk& chunk, TensorView logits);
   Result<std::span<const uint64_t>> allowed_tokens(const Sequence& sequence);
-  bool score_prompt(Sequence& sequence, TensorView logits);
+  std::optional<Error> score_prompt(Sequence& sequence, TensorView logits);
   void generate(Sequence& sequence, std::span<const float> logits);
   Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
   void note_token_time(Sequence& sequence);

@@ -182,8 +182,22 @@ TEST_F(EngineCoreTest, LogitsThatAreNotFiniteEndTheRequestWithAnError) {
     EXPECT_EQ(got.text, "aa");
     EXPECT_EQ(got.finishes[0].reason, FinishReason::kError);
     EXPECT_EQ(got.finishes[0].error.code, Errc::kDataLoss);
+    EXPECT_EQ(got.finishes[0].error.reason, "Q-R1");
     EXPECT_EQ(core->stats().requests_failed_total, 1);
   }
+}
+
+TEST_F(EngineCoreTest, LogitsThatAreAllEqualEndTheRequestWithAnError) {
+  auto core = make_core([](std::span<const int32_t> history) {
+    std::vector<float> logits(kTokens.size(), 2.5F);
+    if (history.size() < 5) logits[1] = 3.0F;
+    return logits;
+  });
+  Received got;
+  run_on(*core, {}, got);
+  EXPECT_EQ(got.text, "aa");
+  EXPECT_EQ(got.finishes[0].reason, FinishReason::kError);
+  EXPECT_EQ(got.finishes[0].error.reason, "Q-R2");
 }
 
 TEST_F(EngineCoreTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
@@ -227,7 +241,11 @@ TEST_F(EngineCoreTest, MeasuresThePhases) {
 }
 
 TEST_F(EngineCoreTest, RequestsWithoutASeedDiffer) {
-  auto core = make_core([](std::span<const int32_t>) { return std::vector<float>(10, 0.0F); });
+  auto core = make_core([](std::span<const int32_t>) {
+    std::vector<float> logits(10, 0.0F);
+    logits[0] = 0.1F;  // all equal would be a fault
+    return logits;
+  });
   std::vector<std::vector<int32_t>> outputs;
   for (int i = 0; i < 2; ++i) {
     Received got;

@@ -239,6 +239,10 @@ bool all_finite(std::span<const float> logits) {
   return std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
 }
 
+bool all_equal(std::span<const float> logits) {
+  return std::all_of(logits.begin(), logits.end(), [&](float x) { return x == logits.front(); });
+}
+
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int32_t num_top) {
   const double normaliser = log_sum_exp(logits);
   const auto logprob_of = [&](int32_t id) {

@@ -64,6 +64,7 @@ int32_t sample(const SamplingParams& params, const SamplerInput& input, SamplerS
 
 // True when no element is NaN or infinite.
 bool all_finite(std::span<const float> logits);
+bool all_equal(std::span<const float> logits);
 
 // The log-probability of `token_id` and of the `num_top` most probable tokens, descending, lower
 // ids first among equals.

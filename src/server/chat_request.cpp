@@ -209,7 +209,7 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
 Result<std::vector<int32_t>> encode_chat(const ChatRequest& request,
                                          const text::Tokenizer& tokenizer) {
   TRY_ASSIGN(const text::Prompt prompt, text::render_chat(request.messages, request.render));
-  return tokenizer.encode(prompt.text, prompt.special_ranges);
+  return text::encode_prompt(prompt, tokenizer);
 }
 
 }  // namespace nibble::server

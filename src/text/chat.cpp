@@ -18,6 +18,15 @@ constexpr std::string_view kActionTask = "action";
 constexpr std::array<std::string_view, 7> kTasks = {
     kActionTask, "query", "authority", "domain", "title", "extracted_url", "read_url"};
 
+// Markers that are one token each in every released tokenizer.
+constexpr std::array kMarkers = {kBeginOfSentence,
+                                 kEndOfSentence,
+                                 kUserTag,
+                                 kAssistantTag,
+                                 kLatestReminderTag,
+                                 kThinkOpen,
+                                 kThinkClose};
+
 // Builds the prompt and keeps apart what the encoder wrote and what a client supplied.
 class PromptWriter final {
  public:
@@ -363,6 +372,23 @@ Result<Prompt> render_chat(const std::vector<Message>& messages, const RenderOpt
     drop_old_developer_turns(turns);
   }
   return Renderer(std::move(turns), options, drops_thinking).render();
+}
+
+Result<std::vector<int32_t>> encode_prompt(const Prompt& prompt, const Tokenizer& tokenizer) {
+  for (const std::string_view marker : kMarkers) {
+    if (tokenizer.added_token(marker)) continue;
+    const bool is_used = std::ranges::any_of(prompt.special_ranges, [&](const ByteRange& range) {
+      const std::string_view text(prompt.text);
+      return text.substr(range.begin, range.end - range.begin).find(marker) !=
+             std::string_view::npos;
+    });
+    if (!is_used) continue;
+    return unsupported(fmt::format(
+        "tokenizer.json: added_tokens: has no \"{}\", expected it as a token of the chat "
+        "format. Fetch the file again, or use raw completions.",
+        marker));
+  }
+  return tokenizer.encode(prompt.text, prompt.special_ranges);
 }
 
 }  // namespace nibble::text

@@ -77,4 +77,8 @@ struct Prompt {
 // role, a tool that is no object, an unknown task.
 Result<Prompt> render_chat(const std::vector<Message>& messages, const RenderOptions& options);
 
+// The prompt as token ids. kUnsupported where the tokenizer has no token of its own for a marker of
+// the format: spelled out in pieces, it would be text that the model was not trained on.
+Result<std::vector<int32_t>> encode_prompt(const Prompt& prompt, const Tokenizer& tokenizer);
+
 }  // namespace nibble::text

@@ -486,5 +486,23 @@ TEST(Chat, NamesTheFieldAtFaultForApiClients) {
   EXPECT_EQ(prompt.error().code, Errc::kInvalidArgument);
 }
 
+// Without them the markers would be spelled out in pieces, and the model would see other text.
+TEST(EncodePrompt, RefusesATokenizerWithoutTheMarkers) {
+  const Path path = Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4/tokenizer.json";
+  const std::string text = read_file(path, 64 << 20).value();
+  const Prompt prompt = render_chat({{.role = Role::kUser, .content = "<think>"}}, {}).value();
+  const auto whole = parse_tokenizer(text, "tokenizer.json");
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  ASSERT_TRUE(encode_prompt(prompt, **whole).ok());
+  json::Value document = json::parse(text).value();
+  document.as_object()->set("added_tokens", json::Array());
+  const auto bare = parse_tokenizer(json::dump(document, json::Style::kCompact), "tokenizer.json");
+  ASSERT_TRUE(bare.ok()) << bare.error().message;
+  const auto ids = encode_prompt(prompt, **bare);
+  ASSERT_FALSE(ids.ok());
+  EXPECT_EQ(ids.error().code, Errc::kUnsupported);
+  EXPECT_NE(ids.error().message.find("added_tokens: has no"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nibble::text
