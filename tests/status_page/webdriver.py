@@ -9,7 +9,7 @@ import urllib.request
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference
 ENTER, ESCAPE, TAB, SHIFT = "\ue007", "\ue00c", "\ue004", "\ue008"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 class WebDriverError(Exception):
