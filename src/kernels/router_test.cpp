@@ -181,145 +181,81 @@ TEST(PlannedRoute, HasNoGapBetweenGenerationsB33) {
   }
 }
 
-// Spec "quantization" 3.2: what each generation multiplies 4-bit and FP8 weights in.
-TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
-  const auto grouped = [](quant::Format format, int32_t sm) {
-    return planned(Op::kGroupedMatMul, format, Activation::kNvfp4, sm);
-  };
-  EXPECT_EQ(grouped(quant::Format::kMxfp4, 80), "grouped_matmul.mxfp4.bf16.sm_80.tensor_core");
-  EXPECT_EQ(grouped(quant::Format::kMxfp4, 89), "grouped_matmul.mxfp4.bf16.sm_89.tensor_core");
-  EXPECT_EQ(grouped(quant::Format::kMxfp4, 90), "grouped_matmul.mxfp4.fp8.sm_90.tensor_core");
-  EXPECT_EQ(grouped(quant::Format::kMxfp4, 121), "grouped_matmul.mxfp4.fp8.sm_120.tensor_core");
-  EXPECT_EQ(grouped(quant::Format::kNvfp4, 90), "grouped_matmul.nvfp4.bf16.sm_90.tensor_core");
-  EXPECT_EQ(grouped(quant::Format::kNvfp4, 103), "grouped_matmul.nvfp4.nvfp4.sm_100.tensor_core");
-  EXPECT_EQ(planned(Op::kMatMul, quant::Format::kFp8E4m3Block128x128, Activation::kFp8, 80),
-            "matmul.fp8_block128x128.bf16.sm_80.tensor_core");
-  // Without static scales NVFP4 activations are not asked for: W4A16.
-  EXPECT_EQ(planned(Op::kGroupedMatMul, quant::Format::kNvfp4, Activation::kBf16, 120),
-            "grouped_matmul.nvfp4.bf16.sm_120.tensor_core");
-}
-
-// B31: the candidates for MXFP4 on GB10, each with a reason.
-TEST(PlannedRoute, NamesEveryOtherCandidateB31) {
+// What a route multiplies in, on tensor cores: "bf16", "fp8", "nvfp4", "int8"; else the kernel's
+// name.
+std::string multiplies_in(quant::Format weight, Activation activation, int32_t sm) {
   const Problem problem = {.op = Op::kGroupedMatMul,
                            .has_weight = true,
-                           .weight = quant::Format::kMxfp4,
-                           .activation = Activation::kFp8,
+                           .weight = weight,
+                           .activation = activation,
                            .n = 4096,
                            .k = 4096};
-  const Result<Route> none = route(problem, gpu(75), {.for_plan = true});
-  ASSERT_FALSE(none.ok());
-  EXPECT_THAT(none.error().message, HasSubstr("sm_90.tensor_core: needs sm_90, device is sm_75"));
-  EXPECT_THAT(none.error().message, testing::Not(HasSubstr("cpu")));
+  const Result<Route> found = route(problem, gpu(sm), {.for_plan = true});
+  if (!found.ok()) return "none";
+  const KernelInfo& kernel = *found->kernel;
+  return std::string(kernel.unit == ComputeUnit::kTensorCore ? activation_name(kernel.activation)
+                                                             : kernel.name);
 }
 
-// B28: a tile that needs more than the device's shared memory is not offered.
-TEST(Check, RefusesTilesBeyondSharedMemoryB28) {
-  KernelInfo kernel = kSpecialised;
-  kernel.target = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
-  kernel.limits.shared_bytes = 128 << 10;
-  device::DeviceInfo device = gpu(120);
-  device.shared_bytes = 99 << 10;
-  EXPECT_EQ(check(kernel, kProblem, device)->reason,
-            "needs 128 KiB of shared memory, device has 99 KiB");
-}
-
-// B26: a kernel without the clamp does not get a model that needs it.
-TEST(Check, RefusesKernelsWithoutClampB26) {
-  KernelInfo kernel = kSpecialised;
-  kernel.has_clamp = false;
-  Problem problem = kProblem;
-  EXPECT_FALSE(check(kernel, problem, kWideCpu));
-  problem.needs_clamp = true;
-  EXPECT_EQ(check(kernel, problem, kWideCpu)->reason, "has no SwiGLU clamp (swiglu_limit)");
-}
-
-// Error::reason names the one cause that all rows for the device share.
-TEST(Route, FailsWithTheCodeOfItsCause) {
-  const auto code = [](const Problem& problem, const device::DeviceInfo& device) {
-    const Result<Route> found = route(problem, device, {.for_plan = true});
-    return found.ok() ? "" : found.error().reason;
+// Spec "quantization" 3.2, every row that a detected format leads to, on every generation.
+TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
+  using quant::Format;
+  constexpr int32_t kGenerations[] = {80, 86, 89, 90, 100, 103, 110, 120, 121};
+  struct Row {
+    Format format;
+    Activation activation;
+    std::string_view paths[9];
   };
-  Problem experts = {.op = Op::kGroupedMatMul,
-                     .has_weight = true,
-                     .weight = quant::Format::kMxfp4,
-                     .activation = Activation::kFp8,
-                     .n = 4096,
-                     .k = 4096};
-  EXPECT_EQ(code(experts, gpu(90)), "");
-  EXPECT_EQ(code(experts, gpu(75)), "Q-K1");
-  EXPECT_EQ(code(experts, gpu(130)), "Q-K1");
-  const Result<Route> built = route(experts, gpu(90));
-  ASSERT_FALSE(built.ok());
-  EXPECT_EQ(built.error().reason, "Q-K2");
-  const Result<Route> named = route(experts, gpu(90), {.only = "marlin", .for_plan = true});
-  ASSERT_FALSE(named.ok());
-  EXPECT_EQ(named.error().reason, "Q-K4");
-}
-
-TEST(Route, CodesOfSharedMemoryAlignmentAndClamp) {
-  // Rows whose tiles are large, one by one: no other row takes the problem.
-  for (const KernelInfo* kernel : all_kernels()) {
-    if (!kernel->has_weight || kernel->limits.shared_bytes == 0) continue;
-    device::DeviceInfo small = gpu(kernel->target.sm_min);
-    small.shared_bytes = 1 << 10;
-    const Problem problem = {.op = kernel->op,
-                             .has_weight = kernel->has_weight,
-                             .weight = kernel->weight,
-                             .activation = kernel->activation,
-                             .m_max = 1,
-                             .n = 4096,
-                             .k = 4096};
-    const std::optional<Refusal> refusal = check(*kernel, problem, small, true);
-    ASSERT_TRUE(refusal) << kernel->name;
-    EXPECT_EQ(refusal->cause, Cause::kSharedMemory) << kernel->name;
-  }
-  const auto cause = [](KernelInfo kernel, const Problem& problem) {
-    return check(kernel, problem, kWideCpu)->cause;
+  const Row rows[] = {
+      {Format::kBf16,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kF16,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kFp8E4m3Tensor,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8"}},
+      {Format::kFp8E4m3Channel,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8"}},
+      {Format::kFp8E4m3Block128x128,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8"}},
+      {Format::kMxfp4,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "fp8", "fp8", "fp8", "fp8", "fp8", "fp8"}},
+      {Format::kMxfp4,
+       Activation::kBf16,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kNvfp4,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "bf16", "nvfp4", "nvfp4", "nvfp4", "nvfp4", "nvfp4"}},
+      {Format::kNvfp4,
+       Activation::kBf16,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kInt4Group32,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kInt4Group128,
+       Activation::kNvfp4,
+       {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
+      {Format::kInt8Channel,
+       Activation::kNvfp4,
+       {"int8", "int8", "int8", "int8", "int8", "int8", "int8", "int8", "int8"}},
   };
-  KernelInfo kernel = kSpecialised;
-  kernel.limits.n_multiple = 7;
-  EXPECT_EQ(cause(kernel, kProblem), Cause::kAlignment);
-  kernel = kSpecialised;
-  kernel.has_clamp = false;
-  Problem clamped = kProblem;
-  clamped.needs_clamp = true;
-  EXPECT_EQ(cause(kernel, clamped), Cause::kClamp);
-}
-
-// B39: an n that tiles do not divide goes to a kernel that takes it.
-TEST(PlannedRoute, OddSizesGetAnotherKernelB39) {
-  const Problem problem = {.op = Op::kMatMul,
-                           .has_weight = true,
-                           .weight = quant::Format::kNvfp4,
-                           .activation = Activation::kBf16,
-                           .n = 4304,
-                           .k = 1152};
-  const Route found = route(problem, gpu(90), {.for_plan = true}).value();
-  EXPECT_EQ(found.kernel->name, "matmul.nvfp4.bf16.sm_90.simt");
-  EXPECT_EQ(found.refused.back().reason, "n 4304, needs a multiple of 64");
-}
-
-TEST(Registry, NamesSpellTheRecord) {
-  for (const KernelInfo* kernel : all_kernels()) {
-    if (kernel->status != Status::kPlanned) continue;
-    std::string expected(op_name(kernel->op));
-    if (kernel->has_weight) expected += "." + std::string(quant::format_name(kernel->weight));
-    if (kernel->has_weight || kernel->activation != Activation::kF32) {
-      expected += "." + std::string(activation_name(kernel->activation));
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < std::size(kGenerations); ++i) {
+      EXPECT_EQ(multiplies_in(row.format, row.activation, kGenerations[i]), row.paths[i])
+          << quant::format_name(row.format) << " on sm_" << kGenerations[i];
     }
-    expected += ".sm_" + std::to_string(kernel->target.sm_min) + ".";
-    expected += unit_name(kernel->unit);
-    EXPECT_EQ(kernel->name.substr(0, expected.size()), expected);
   }
-}
-
-TEST(Registry, NamesAreUniqueAndStartWithTheOp) {
-  std::set<std::string_view> names;
-  for (const KernelInfo* kernel : all_kernels()) {
-    EXPECT_TRUE(names.insert(kernel->name).second) << kernel->name;
-    EXPECT_EQ(kernel->name.substr(0, op_name(kernel->op).size()), op_name(kernel->op));
-    EXPECT_THAT(std::string(kernel->name), HasSubstr(std::string(unit_name(kernel->unit))));
+  // The spec leaves FP8 or wider open below sm_100 and asks for FP8 from there on.
+  for (const Format format : {Format::kFp8E4m3Block32x32, Format::kMxfp8}) {
+    EXPECT_EQ(multiplies_in(format, Activation::kNvfp4, 80), "bf16");
+    for (const int32_t sm : {100, 103, 110, 120, 121}) {
+      EXPECT_EQ(multiplies_in(format, Activation::kNvfp4, sm), "fp8") << sm;
+    }
   }
 }
 
