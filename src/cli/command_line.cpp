@@ -233,6 +233,10 @@ void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
       ->type_name("TEXT")
       ->group(group);
+  app.add_flag("--nan-check",
+               flags.nan_check,
+               "Stop at the first layer whose output is not finite, and name it: slower")
+      ->group(group);
   add_checks(app, flags.checks);
 }
 

@@ -45,6 +45,7 @@ struct ModelFlags {
   bool deterministic = false;
   std::string kernel;       // part of a kernel name; empty: any
   int32_t max_context = 0;  // 0: the longest that the model allows and the memory holds
+  bool nan_check = false;
   PlanChecks checks;
 };
 

@@ -89,6 +89,7 @@ Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
   models::LoadOptions options;
   options.precision = flags.precision;
   options.load_mtp = work.needs_draft;
+  options.check_finite = flags.nan_check;
   options.routing.deterministic = flags.deterministic;
   options.routing.only = flags.kernel;
   options.routing.allow_reference = flags.checks.allow_reference;

@@ -45,7 +45,8 @@ std::optional<Error> logits_fault(std::span<const float> logits,
   if (is_finite && (logits.size() < 2 || !all_equal(logits))) return std::nullopt;
   Error error = data_loss(
       fmt::format("the model gave logits that are {} at position {} of request {}; the weights may "
-                  "be damaged. `nibble check` finds the first bad tensor.",
+                  "be damaged. `nibble check` finds bad tensors, --nan-check the first layer that "
+                  "is not finite.",
                   is_finite ? "all equal" : "not finite",
                   position,
                   sequence.request.id));

@@ -133,6 +133,8 @@ class Model {
 struct LoadOptions {
   Precision precision = Precision::kDefault;
   bool load_mtp = true;
+  // Diagnosis of NaN logits: a pass fails with the first layer and part whose output is not finite.
+  bool check_finite = false;
   kernels::RouteOptions routing;
   std::function<void(int64_t done_bytes, int64_t total_bytes)>
       progress;  // called on the loading thread

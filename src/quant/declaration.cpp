@@ -992,4 +992,29 @@ Declared Declaration::declare(std::span<const std::string> names, const ModuleRo
   return declared;
 }
 
+std::vector<std::string> Declaration::all_statements(std::span<const std::string> names,
+                                                     const ModuleRole& role) {
+  std::vector<std::string> said;
+  const auto add = [&](std::string text) {
+    if (std::find(said.begin(), said.end(), text) == said.end()) said.push_back(std::move(text));
+  };
+  for (const std::string& name : names) {
+    for (const std::string& variant : variants_of(name)) {
+      if (const Statement* statement = per_layer(variant)) add(statement->text);
+    }
+  }
+  if (const auto excluded_by = declare(names, role).excluded_by) add("excluded by " + *excluded_by);
+  const bool is_routed = role.module_class == ModuleClass::kRoutedExperts;
+  if (is_routed && !role.is_draft && moe_) add(moe_->text);
+  if (is_routed && expert_dtype_) add(expert_dtype_->text);
+  for (const std::string& name : names) {
+    const std::optional<size_t> entry =
+        target_names_.empty() ? std::nullopt : target_names_.match(name);
+    if (entry) add(target_statements_[*entry].text);
+  }
+  if (linear_target_) add(linear_target_->text);
+  if (base_) add(base_->text);
+  return said;
+}
+
 }  // namespace nibble::quant

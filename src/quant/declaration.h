@@ -148,6 +148,10 @@ class Declaration final {
   // Precedence: per layer, exclusion, moe_quant_algo, expert_dtype, groups, model.
   // `names`: the module, its weight tensor, then the names that fusing or splitting would give it.
   Declared declare(std::span<const std::string> names, const ModuleRole& role);
+  // Everything that the files say on the module, highest precedence first; declare() follows the
+  // first.
+  std::vector<std::string> all_statements(std::span<const std::string> names,
+                                          const ModuleRole& role);
 
  private:
   class Reader;

@@ -705,6 +705,13 @@ Result<Explanation> Detector::explain(std::string_view wanted) {
                       module.k,
                       carrier_name(module.scheme.carrier));
   text += fmt::format("evidence  {}\n", detection_.evidence_of(module));
+  const std::vector<std::string> said =
+      declaration_.all_statements(names_of(found->name), module.role);
+  for (const std::string& statement : said) {
+    text += fmt::format(
+        "declared  {}{}\n", statement, &statement == said.data() ? "" : "; lower precedence");
+  }
+  if (said.empty()) text += "declared  nothing that speaks of this module\n";
   for (const Diagnostic& diagnostic : collector_.take()) text += to_text(diagnostic) + "\n";
   return Explanation{.text = std::move(text),
                      .role = role_name(module.role),

@@ -1433,6 +1433,9 @@ TEST(Detect, ExplainShowsTheWholeEvidence) {
   EXPECT_THAT(*text, HasSubstr("role      draft_routed_experts, layer 0"));
   EXPECT_THAT(*text, HasSubstr("format    mxfp4, 1 x [256, 256], carrier deepseek"));
   EXPECT_THAT(*text, HasSubstr("excluded by \"mtp.*\" (ignore in config.json)"));
+  EXPECT_THAT(*text,
+              HasSubstr("declared  excluded by \"mtp.*\" (ignore in config.json)\n"
+                        "declared  expert_dtype fp4 (config.json); lower precedence\n"));
   const Result<Explanation> unknown = explain(input, {}, "layers.0.attn.wq_c");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, Errc::kNotFound);

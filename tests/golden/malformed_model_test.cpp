@@ -17,10 +17,12 @@ using testing::HasSubstr;
 
 Result<std::unique_ptr<models::Model>> try_load(EditableModel& model,
                                                 device::Device& device,
-                                                models::Precision precision) {
+                                                models::Precision precision,
+                                                bool check_finite = false) {
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(model.write()));
   models::LoadOptions options;
   options.precision = precision;
+  options.check_finite = check_finite;
   return models::load_model(checkpoint, device, options);
 }
 
@@ -242,6 +244,37 @@ TEST(MalformedModel, FaithfulPrecisionNamesTheSizeThatDoesNotFit) {
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
   EXPECT_THAT(loaded.error().message, HasSubstr("head_dim - qk_rope_head_dim 48"));
+}
+
+// Q-R1 with --nan-check: finite weights whose products are not.
+TEST(OverflowingModel, NamesTheFirstLayerWhoseOutputIsNotFinite) {
+  EditableModel editable = EditableModel::read(golden_dir("flash_like"));
+  OwnedTensor& gamma = editable.at("layers.3.ffn_norm.weight");
+  ASSERT_EQ(gamma.dtype, DType::kBf16);
+  constexpr uint16_t kLargestBf16 = 0x7F7F;
+  for (int64_t i = 0; i < gamma.shape[0]; ++i) gamma.as<uint16_t>()[i] = kLargestBf16;
+  const auto device = device::make_host_device({.num_threads = 1}).value();
+  for (const bool check : {true, false}) {
+    const auto model = try_load(editable, *device, models::Precision::kReference, check).value();
+    ASSERT_TRUE(model->reserve_state({}).ok());
+    const int32_t ids[] = {1, 2, 3}, positions[] = {0, 1, 2}, cu_seqlens[] = {0, 3}, rows[] = {2};
+    const SlotId slots[] = {SlotId{0}};
+    const PageId pages[] = {PageId{0}};
+    const std::span<const PageId> tables[] = {pages};
+    models::ForwardOutput output;
+    const Result<void> done = model->forward({.token_ids = ids,
+                                              .positions = positions,
+                                              .cu_seqlens = cu_seqlens,
+                                              .slots = slots,
+                                              .block_tables = tables,
+                                              .logits_rows = rows},
+                                             output);
+    ASSERT_EQ(done.ok(), !check);
+    if (!check) continue;
+    EXPECT_EQ(done.error().reason, "Q-R1");
+    EXPECT_THAT(done.error().message, HasSubstr("layers.3.ffn: output element "));
+    EXPECT_THAT(done.error().message, HasSubstr("of token 0 of the pass is "));
+  }
 }
 
 }  // namespace

@@ -1,4 +1,11 @@
 // The decoder block and the head: what both the main layers and the MTP layer are made of.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+
 #include "models/deepseek_v4/pass.h"
 
 namespace nibble::models::deepseek_v4 {
@@ -44,6 +51,35 @@ Result<void> write_streams(Pass& pass, const TensorView& y, const TensorView& st
   return {};
 }
 
+// Q-R1 (spec "quantization" 4.2): names the layer and part whose output is the first that is not
+// finite.
+Result<void> require_finite(const Pass& pass,
+                            const TensorView& y,
+                            int32_t layer,
+                            std::string_view part) {
+  if (!pass.check_finite) return {};
+  const int32_t num_layers = pass.config.num_hidden_layers;
+  const std::string name = layer < num_layers ? fmt::format("layers.{}", layer) : "mtp.0";
+  for (int64_t row = 0; row < y.num_rows(); ++row) {
+    const float* const values = y.row<float>(row);
+    const float* const end = values + y.shape[1];
+    const float* const bad =
+        std::find_if_not(values, end, [](float value) { return std::isfinite(value); });
+    if (bad == end) continue;
+    Error error = data_loss(
+        fmt::format("{}.{}: output element {} of token {} of the pass is {}, the first that is not "
+                    "finite; compare this layer's tensors with `nibble check`",
+                    name,
+                    part,
+                    bad - values,
+                    row,
+                    *bad));
+    error.reason = "Q-R1";
+    return error;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> run_block(Pass& pass,
@@ -55,9 +91,11 @@ Result<void> run_block(Pass& pass,
   const TensorView y = pass.workspace.y.rows(0, batch.num_tokens());
   TRY(read_streams(pass, weights.attention_hc, weights.attention_norm, streams, x));
   TRY(run_attention(pass, weights.attention, layer, batch, x, y));
+  TRY(require_finite(pass, y, layer, "attn"));
   TRY(write_streams(pass, y, streams));
   TRY(read_streams(pass, weights.ffn_hc, weights.ffn_norm, streams, x));
   TRY(run_experts(pass, weights.moe, layer, batch, x, y));
+  TRY(require_finite(pass, y, layer, "ffn"));
   return write_streams(pass, y, streams);
 }
 

@@ -50,12 +50,18 @@ ModelInfo info_of(const Config& config, const Numerics& numerics, const Weights&
 
 class DeepseekV4 final : public Model {
  public:
-  DeepseekV4(Config config, Numerics numerics, Weights weights, Ops ops, device::Device& device)
+  DeepseekV4(Config config,
+             Numerics numerics,
+             Weights weights,
+             Ops ops,
+             device::Device& device,
+             bool check_finite)
       : config_(std::move(config)),
         numerics_(numerics),
         weights_(std::move(weights)),
         ops_(std::move(ops)),
         device_(device),
+        check_finite_(check_finite),
         frequencies_(make_rope_frequencies(config_)),
         info_(info_of(config_, numerics_, weights_)),
         fingerprint_(info_.fingerprint) {}
@@ -120,6 +126,7 @@ class DeepseekV4 final : public Model {
   Weights weights_;
   Ops ops_;
   device::Device& device_;
+  bool check_finite_;
   RopeFrequencies frequencies_;
   ModelInfo info_;
   uint64_t fingerprint_;
@@ -245,7 +252,8 @@ Result<void> DeepseekV4::forward(const ForwardInput& input, ForwardOutput& outpu
             .workspace = *workspace_,
             .stream = device_.stream(),
             .record = input.record,
-            .replay = input.replay};
+            .replay = input.replay,
+            .check_finite = check_finite_};
   const TensorView streams = workspace_->streams.rows(0, batch_.num_tokens());
   TRY(run_layers(pass, streams));
   TRY(compute_logits(pass, input, streams, output));
@@ -265,8 +273,12 @@ Result<std::unique_ptr<Model>> load(const checkpoint::ConfigReader& reader,
   const Numerics numerics = numerics_of(options.precision);
   TRY_ASSIGN(Weights weights, load_weights(checkpoint, config, numerics, device.info(), options));
   TRY_ASSIGN(Ops ops, route_ops(config, device.info(), options.routing));
-  return std::unique_ptr<Model>(std::make_unique<DeepseekV4>(
-      std::move(config), numerics, std::move(weights), std::move(ops), device));
+  return std::unique_ptr<Model>(std::make_unique<DeepseekV4>(std::move(config),
+                                                             numerics,
+                                                             std::move(weights),
+                                                             std::move(ops),
+                                                             device,
+                                                             options.check_finite));
 }
 
 }  // namespace nibble::models::deepseek_v4

@@ -41,6 +41,7 @@ struct Pass {
   device::Stream& stream;
   Decisions* record = nullptr;
   const Decisions* replay = nullptr;
+  bool check_finite = false;
 
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
 
