@@ -12,10 +12,21 @@
 #include "cli/spot_check.h"
 #include "comm/communicator.h"
 #include "engine/model_runner.h"
+#include "models/deepseek_v4/row_check.h"
 #include "tools/synth/synth.h"
 
 namespace nibble::cli {
 namespace {
+
+models::LoadOptions load_options(const ModelFlags& flags) {
+  models::LoadOptions options;
+  options.precision = flags.precision;
+  options.check_finite = flags.nan_check;
+  options.routing = {.deterministic = flags.deterministic,
+                     .only = flags.kernel,
+                     .allow_reference = flags.checks.allow_reference};
+  return options;
+}
 
 const SteadyClock kClock;  // has no state
 
@@ -36,6 +47,26 @@ engine::KvDivision kv_division(const engine::EngineConfig& config, const KvFlags
           .num_slots = config.max_running_requests,
           .num_tokens = flags.max_total_tokens,
           .has_prefix_cache = flags.prefix_cache};
+}
+
+// Q-K3 (spec "quantization" 3.7): nothing starts on kernels that compute something else than the
+// scalar reference does on rows of this very checkpoint.
+Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
+                          device::Device& device,
+                          const ModelFlags& flags) {
+  const TimePoint start = kClock.now();
+  Result<std::vector<models::deepseek_v4::RowComparison>> rows =
+      models::deepseek_v4::check_rows(checkpoint, device, load_options(flags));
+  if (!rows.ok()) {
+    Error error = std::move(rows).error();
+    error.message = "start-up self-test: " + error.message + "; --kernel forces another kernel";
+    error.reason = "Q-K3";
+    return error;
+  }
+  log_info("self-test of {} kinds of weights passed in {:.1f} s",
+           rows->size(),
+           to_seconds(kClock.now() - start));
+  return {};
 }
 
 }  // namespace
@@ -86,13 +117,8 @@ Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
   const TimePoint start = kClock.now();
   for (const std::string& warning : checkpoint.warnings()) log_warning("{}", warning);
   ProgressBar bar("loading");
-  models::LoadOptions options;
-  options.precision = flags.precision;
+  models::LoadOptions options = load_options(flags);
   options.load_mtp = work.needs_draft;
-  options.check_finite = flags.nan_check;
-  options.routing.deterministic = flags.deterministic;
-  options.routing.only = flags.kernel;
-  options.routing.allow_reference = flags.checks.allow_reference;
   options.progress = [&bar](int64_t done, int64_t total) { bar.update(done, total); };
   TRY_ASSIGN(loaded.model, models::load_model(checkpoint, *loaded.device, options));
   TRY(engine::check_executed(loaded.plan, loaded.model->routed_modules()));
@@ -135,6 +161,7 @@ Result<Session> open_session(const ModelFlags& flags,
                          .pass_tokens = config.prefill_chunk_tokens,
                          .kv = kv_division(config, kv_flags)},
                         Report::kPlan));
+  TRY(test_kernels(checkpoint, *loaded.device, flags));
   session.device = std::move(loaded.device);
   session.load_seconds = loaded.load_seconds;
   session.routed_modules = loaded.model->routed_modules();

@@ -107,6 +107,14 @@ TEST(Cli, MapsFaultsToExitCodes) {
   expect_error(run_nibble({"tokenize", "/no/such/dir"}), 4, "/no/such/dir");
 }
 
+// Spec "quantization" 3.7: every kind of weight on the kernel that it got, before anything runs.
+TEST(Cli, TestsItsKernelsBeforeItAnswers) {
+  const ProcessResult answer = run_nibble(
+      {"--log-level", "info", "generate", kModel, "The", "--max-tokens", "1", "--nan-check"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.errors;
+  EXPECT_THAT(answer.errors, HasSubstr("self-test of 33 kinds of weights passed"));
+}
+
 TEST(Cli, EscapesTextFromOutside) {
   expect_error(run_nibble({"generate", "/no/\x1b[2Jsuch\ndir"}), 4, "/no/\\x1b[2Jsuch\\x0adir");
 }
