@@ -6,20 +6,11 @@
 #include "server/api.h"
 #include "server/error_response.h"
 #include "server/field_reader.h"
+#include "server/request_body.h"
 #include "server/token_routes.h"
 
 namespace nibble::server {
 namespace {
-
-Result<json::Value> parse_json(const HttpRequest& request, int32_t max_context) {
-  const json::Limits limits = {.max_nodes = 1'000'000 + 2 * int64_t{max_context},
-                               .max_bytes = INT64_MAX};
-  Result<json::Value> parsed = json::parse(request.body, limits);
-  if (parsed.ok()) return parsed;
-  Error error = std::move(parsed).error();
-  error.reason = "invalid_json";
-  return error;
-}
 
 HttpResponse to_response(const Result<json::Object>& result) {
   return result.ok() ? json_response(*result) : error_response(result.error());
@@ -31,7 +22,7 @@ struct AbortRequest {
 };
 
 Result<AbortRequest> parse_abort(const HttpRequest& request, int32_t max_context) {
-  TRY_ASSIGN(const json::Value body, parse_json(request, max_context));
+  TRY_ASSIGN(const json::Value body, parse_body(request, max_context));
   if (body.as_object() == nullptr) return wrong_type("body", "an object", body);
   FieldReader reader(*body.as_object());
   AbortRequest abort;
@@ -117,13 +108,13 @@ HttpResponse Api::abort_requests(const HttpRequest& request) {
 }
 
 HttpResponse Api::tokenize_text(const HttpRequest& request) {
-  const Result<json::Value> body = parse_json(request, options_.model.max_context);
+  const Result<json::Value> body = parse_body(request, options_.model.max_context);
   if (!body.ok()) return error_response(body.error());
   return to_response(tokenize(*body, options_.model, tokenizer_));
 }
 
 HttpResponse Api::detokenize_text(const HttpRequest& request) {
-  const Result<json::Value> body = parse_json(request, options_.model.max_context);
+  const Result<json::Value> body = parse_body(request, options_.model.max_context);
   if (!body.ok()) return error_response(body.error());
   return to_response(detokenize(*body, options_.model, tokenizer_));
 }

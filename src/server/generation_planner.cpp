@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "server/anthropic_request.h"
 #include "server/completion_request.h"
+#include "server/request_body.h"
 #include "server/responses_request.h"
 #include "text/chat_protocol.h"
 
@@ -69,17 +70,6 @@ int64_t now_seconds() {
 
 }  // namespace
 
-Result<json::Value> GenerationPlanner::parse_body(const HttpRequest& request) const {
-  // Token ids of the longest prompt, twice, and ample room for everything else.
-  const json::Limits limits = {.max_nodes = 1'000'000 + 2 * int64_t{model_.max_context},
-                               .max_bytes = INT64_MAX};
-  Result<json::Value> parsed = json::parse(request.body, limits);
-  if (parsed.ok()) return parsed;
-  Error error = std::move(parsed).error();
-  error.reason = "invalid_json";
-  return error;
-}
-
 ReplyEnvelope GenerationPlanner::envelope(std::string_view id_prefix,
                                           const GenerationFields& fields) const {
   return {.id = make_id(id_prefix),
@@ -107,7 +97,7 @@ Result<void> GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
 }
 
 Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const json::Value body, parse_body(request, model_.max_context));
   TRY_ASSIGN(ChatRequest chat, parse_chat_request(body, model_));
   metrics_.on_unknown_fields(chat.num_unknown_fields);
   TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
@@ -126,7 +116,7 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
 }
 
 Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request) const {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const json::Value body, parse_body(request, model_.max_context));
   TRY_ASSIGN(CompletionRequest completion, parse_completion_request(body, model_, tokenizer_));
   metrics_.on_unknown_fields(completion.num_unknown_fields);
   CompletionReply reply({.envelope = envelope("cmpl-", completion.fields),
@@ -186,7 +176,7 @@ std::function<void(StoredResponse)> GenerationPlanner::keeper(KeyId owner,
 }
 
 Result<GenerationPlan> GenerationPlanner::response(const HttpRequest& request) const {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const json::Value body, parse_body(request, model_.max_context));
   TRY_ASSIGN(ResponsesRequest parsed,
              parse_responses_request(body, model_, [&](const std::string& response_id) {
                return find_items(request.owner, response_id);
@@ -216,7 +206,7 @@ Result<GenerationPlan> GenerationPlanner::response(const HttpRequest& request) c
 }
 
 Result<GenerationPlan> GenerationPlanner::anthropic_message(const HttpRequest& request) const {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const json::Value body, parse_body(request, model_.max_context));
   TRY_ASSIGN(ChatRequest chat, parse_anthropic_request(body, model_, AnthropicPurpose::kMessage));
   metrics_.on_unknown_fields(chat.num_unknown_fields);
   TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
@@ -236,7 +226,7 @@ Result<GenerationPlan> GenerationPlanner::anthropic_message(const HttpRequest& r
 }
 
 Result<int32_t> GenerationPlanner::count_anthropic_tokens(const HttpRequest& request) const {
-  TRY_ASSIGN(const json::Value body, parse_body(request));
+  TRY_ASSIGN(const json::Value body, parse_body(request, model_.max_context));
   TRY_ASSIGN(const ChatRequest chat,
              parse_anthropic_request(body, model_, AnthropicPurpose::kCountTokens));
   metrics_.on_unknown_fields(chat.num_unknown_fields);

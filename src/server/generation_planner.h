@@ -48,7 +48,6 @@ class GenerationPlanner final {
   std::function<void(StoredResponse)> keeper(KeyId owner,
                                              const std::string& response_id,
                                              bool is_background) const;
-  Result<json::Value> parse_body(const HttpRequest& request) const;
   ReplyEnvelope envelope(std::string_view id_prefix, const GenerationFields& fields) const;
   Result<void> add_chat_sequences(GenerationPlan& plan,
                                   ChatRequest& chat,
