@@ -225,12 +225,8 @@ Result<void> report_memory(const LoadedModel& loaded) {
 Result<void> check_kernels(const checkpoint::Checkpoint& checkpoint, const ModelFlags& flags) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device,
              device::make_host_device({.num_threads = flags.threads, .isa = flags.isa}));
-  models::LoadOptions options;
-  options.precision = flags.precision;
-  options.routing = {.deterministic = flags.deterministic,
-                     .only = flags.kernel,
-                     .allow_reference = flags.checks.allow_reference};
-  TRY_ASSIGN(const auto comparisons, models::deepseek_v4::check_rows(checkpoint, *device, options));
+  TRY_ASSIGN(const auto comparisons,
+             models::deepseek_v4::check_rows(checkpoint, *device, load_options(flags)));
   int64_t num_rows = 0;
   const auto* worst = &comparisons.front();
   for (const auto& comparison : comparisons) {

@@ -18,16 +18,6 @@
 namespace nibble::cli {
 namespace {
 
-models::LoadOptions load_options(const ModelFlags& flags) {
-  models::LoadOptions options;
-  options.precision = flags.precision;
-  options.check_finite = flags.nan_check;
-  options.routing = {.deterministic = flags.deterministic,
-                     .only = flags.kernel,
-                     .allow_reference = flags.checks.allow_reference};
-  return options;
-}
-
 const SteadyClock kClock;  // has no state
 
 // "owner/name", as model hubs write it.
@@ -70,6 +60,16 @@ Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
 }
 
 }  // namespace
+
+models::LoadOptions load_options(const ModelFlags& flags) {
+  models::LoadOptions options;
+  options.precision = flags.precision;
+  options.check_finite = flags.nan_check;
+  options.routing = {.deterministic = flags.deterministic,
+                     .only = flags.kernel,
+                     .allow_reference = flags.checks.allow_reference};
+  return options;
+}
 
 Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
   std::error_code ignored;

@@ -36,6 +36,9 @@ struct LoadedModel {
 
 enum class Report { kNothing, kPlan };
 
+// What the flags say on loading; without the MTP layer's part and progress.
+models::LoadOptions load_options(const ModelFlags& flags);
+
 // Plans, refuses what the plan refuses, prints its short form where asked, and loads the weights
 // with a progress bar.
 Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
