@@ -932,6 +932,12 @@ std::optional<Declaration::Exclusion> Declaration::excluded(std::string_view nam
   return std::nullopt;
 }
 
+const Statement* Declaration::group_statement(std::string_view name) {
+  const std::optional<size_t> entry =
+      target_names_.empty() ? std::nullopt : target_names_.match(name);
+  return entry ? &target_statements_[*entry] : nullptr;
+}
+
 Declared Declaration::declare(std::span<const std::string> names, const ModuleRole& role) {
   Declared declared;
   const auto quantized = [&](const Statement& statement) {
@@ -976,10 +982,9 @@ Declared Declaration::declare(std::span<const std::string> names, const ModuleRo
     return declared;
   }
   for (const std::string& name : names) {
-    const std::optional<size_t> entry =
-        target_names_.empty() ? std::nullopt : target_names_.match(name);
-    if (!entry) continue;
-    quantized(target_statements_[*entry]);
+    const Statement* statement = group_statement(name);
+    if (statement == nullptr) continue;
+    quantized(*statement);
     return declared;
   }
   if (linear_target_) {
@@ -1008,9 +1013,7 @@ std::vector<std::string> Declaration::all_statements(std::span<const std::string
   if (is_routed && !role.is_draft && moe_) add(moe_->text);
   if (is_routed && expert_dtype_) add(expert_dtype_->text);
   for (const std::string& name : names) {
-    const std::optional<size_t> entry =
-        target_names_.empty() ? std::nullopt : target_names_.match(name);
-    if (entry) add(target_statements_[*entry].text);
+    if (const Statement* statement = group_statement(name)) add(statement->text);
   }
   if (linear_target_) add(linear_target_->text);
   if (base_) add(base_->text);

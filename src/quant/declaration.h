@@ -157,6 +157,8 @@ class Declaration final {
   class Reader;
 
   const Statement* per_layer(std::string_view name);
+  // That of a group in config_groups whose targets name the module.
+  const Statement* group_statement(std::string_view name);
   // The entry that excludes a name, and how far that can be believed.
   struct Exclusion {
     size_t entry = 0;
