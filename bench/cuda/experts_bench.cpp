@@ -186,6 +186,22 @@ Result<void> make_slots(const Step& step, device::Stream& stream) {
                            stream);
 }
 
+// Steps with choices of their own, their slots made; the distinct experts of all together.
+struct Steps {
+  std::vector<Step> all;
+  int64_t num_experts = 0;
+};
+Result<Steps> make_steps(device::Device& device, int32_t count, int32_t tokens, int32_t rows) {
+  Steps steps;
+  for (int32_t i = 0; i < count; ++i) {
+    TRY_ASSIGN(Step step, make_step(device, tokens, rows, static_cast<uint32_t>(100 * tokens + i)));
+    TRY(make_slots(step, device.stream()));
+    steps.num_experts += step.distinct_experts;
+    steps.all.push_back(std::move(step));
+  }
+  return steps;
+}
+
 DeviceGroupedMatMulArgs up_args(const Step& step,
                                 const PackedWeight& weight,
                                 const device::Device& device) {
@@ -265,15 +281,7 @@ Result<void> run_sweep(device::Device& device,
   for (const int32_t tokens : {1, 16, 64, 256}) {
     for (const int32_t rows : {8, 16}) {
       const int32_t count = tokens == 1 ? 24 : 4;
-      std::vector<Step> steps;
-      int64_t distinct = 0;
-      for (int32_t i = 0; i < count; ++i) {
-        TRY_ASSIGN(Step step,
-                   make_step(device, tokens, rows, static_cast<uint32_t>(100 * tokens + i)));
-        distinct += step.distinct_experts;
-        TRY(make_slots(step, stream));
-        steps.push_back(std::move(step));
-      }
+      TRY_ASSIGN(const Steps steps, make_steps(device, count, tokens, rows));
       for (const bool is_up : {true, false}) {
         for (const ExpertMatMulShape& shape : kShapes) {
           const int64_t k = is_up ? kHidden : kIntermediate;
@@ -284,7 +292,7 @@ Result<void> run_sweep(device::Device& device,
               shape.blocks_per_unit;
           if (shared > (226 << 10)) continue;
           TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
-                       const Step& step = steps[static_cast<size_t>(i)];
+                       const Step& step = steps.all[static_cast<size_t>(i)];
                        const PackedWeight& weight =
                            (is_up ? fc1 : fc2).layers[static_cast<size_t>(i % kNumLayers)];
                        return launch_expert_matmul_sm90_shaped(
@@ -301,7 +309,7 @@ Result<void> run_sweep(device::Device& device,
                             shape.blocks_per_unit,
                             shape.ring_stages),
                 tokens,
-                distinct * bytes / count,
+                steps.num_experts * bytes / count,
                 us,
                 roof);
         }
@@ -339,26 +347,20 @@ Result<void> run(bool sweep) {
   for (const int32_t tokens : {1, 4, 16, 64, 256}) {
     for (const int32_t rows : {8, 16}) {
       const int32_t count = tokens == 1 ? 24 : 6;
-      std::vector<Step> steps;
-      int64_t distinct = 0;
-      for (int32_t i = 0; i < count; ++i) {
-        TRY_ASSIGN(Step step,
-                   make_step(*device, tokens, rows, static_cast<uint32_t>(100 * tokens + i)));
-        distinct += step.distinct_experts;
-        TRY(make_slots(step, stream));
-        steps.push_back(std::move(step));
-      }
+      TRY_ASSIGN(const Steps steps, make_steps(*device, count, tokens, rows));
       const auto layer = [](int32_t i) { return static_cast<size_t>(i % kNumLayers); };
-      const auto step_of = [&](int32_t i) -> const Step& { return steps[static_cast<size_t>(i)]; };
+      const auto step_of = [&](int32_t i) -> const Step& {
+        return steps.all[static_cast<size_t>(i)];
+      };
       const std::string suffix = "_rows" + std::to_string(rows);
       TRY_ASSIGN(const Spread up_us, time_graph_us(stream, count, [&](int32_t i) {
                    return up(step_of(i), fc1.layers[layer(i)], *device);
                  }));
-      print("fc1" + suffix, tokens, distinct * fc1_bytes / count, up_us, roof);
+      print("fc1" + suffix, tokens, steps.num_experts * fc1_bytes / count, up_us, roof);
       TRY_ASSIGN(const Spread down_us, time_graph_us(stream, count, [&](int32_t i) {
                    return down(step_of(i), fc2.layers[layer(i)], *device);
                  }));
-      print("fc2" + suffix, tokens, distinct * fc2_bytes / count, down_us, roof);
+      print("fc2" + suffix, tokens, steps.num_experts * fc2_bytes / count, down_us, roof);
       TRY_ASSIGN(const Spread all_us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
                    TRY(make_slots(step_of(i), stream));
                    TRY(up(step_of(i), fc1.layers[layer(i)], *device));
@@ -367,7 +369,7 @@ Result<void> run(bool sweep) {
                  }));
       print("slots_fc1_quantize_fc2" + suffix,
             tokens,
-            distinct * (fc1_bytes + fc2_bytes) / count,
+            steps.num_experts * (fc1_bytes + fc2_bytes) / count,
             all_us,
             roof);
     }
