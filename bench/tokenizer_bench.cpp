@@ -37,7 +37,7 @@ bool is_english_prose(const std::string& text) {
 
 const std::string& english() {
   static const std::string text = [] {
-    const Path path = Path(NIBBLE_SOURCE_DIR) / "tests/data/tokenizer/deepseek_v3.json";
+    const Path path = Path(NIBBLE_BINARY_DIR) / "testdata/tokenizer/deepseek_v3.json";
     const json::Value vectors = json::parse(read_text(path)).value();
     std::vector<std::string> paragraphs;
     for (const json::Value& vector : *vectors.as_array()) {

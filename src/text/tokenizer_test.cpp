@@ -48,7 +48,7 @@ struct Vector {
 };
 
 std::vector<Vector> read_vectors(std::string_view name) {
-  auto document = json::parse(read_text(kSourceDir / "tests/data/tokenizer" / name));
+  auto document = json::parse(read_text(kUnpackedDir / name));
   CHECK(document.ok()) << document.error().message;
   std::vector<Vector> vectors;
   for (const json::Value& entry : *document->as_array()) {

@@ -122,7 +122,7 @@ TEST(Cli, EscapesTextFromOutside) {
 TEST(Cli, TokenizesEveryVectorBothWays) {
   const Path dir = make_directory();  // tokenizer.json alone is enough
   std::filesystem::copy_file(kModel + "/tokenizer.json", dir / "tokenizer.json");
-  const json::Value cases = read_json(NIBBLE_SOURCE_DIR "/tests/data/tokenizer/tiny_v4.json");
+  const json::Value cases = read_json(NIBBLE_BINARY_DIR "/testdata/tokenizer/tiny_v4.json");
   json::Array texts;
   json::Array ids;
   json::Array decoded;
