@@ -28,6 +28,9 @@ constexpr std::string_view severity_name(Severity severity) {
   return "unknown";
 }
 
+// A text from outside as messages show it: in quotes, escaped, at most 160 bytes of it.
+std::string quoted(std::string_view text);
+
 // "error[Q-S2] layers.0.attn.wq_a: ..."
 inline std::string to_text(const Diagnostic& diagnostic) {
   return std::string(severity_name(diagnostic.severity)) + "[" + diagnostic.code + "] " +
