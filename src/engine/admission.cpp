@@ -87,7 +87,13 @@ Result<void> check_sampling(const SamplingParams& sampling, const RequestLimits&
   TRY(check_range("max_tokens", sampling.max_tokens, 0, INT32_MAX));
   TRY(check_range("min_tokens", sampling.min_tokens, 0, INT32_MAX));
   TRY(check_range("top_logprobs", sampling.top_logprobs, 0, kMaxTopLogprobs));
+  TRY(check_range("prompt_logprobs", sampling.prompt_logprobs.value_or(0), 0, kMaxTopLogprobs));
   return check_stops(sampling, limits.vocab_size);
+}
+
+Result<void> check_reasoning_budget(const ReasoningBudget& budget, int32_t vocab_size) {
+  TRY(check_range("thinking_token_budget", budget.num_tokens, 0, INT32_MAX));
+  return check_id("thinking_token_budget", budget.end_token_id, vocab_size);
 }
 
 }  // namespace
@@ -97,6 +103,9 @@ Result<void> validate_request(const Request& request, const RequestLimits& limit
   if (request.prompt_ids.empty())
     return field_error("prompt", "is empty, expected at least one token");
   TRY(check_sampling(request.sampling, limits));
+  if (request.reasoning_budget) {
+    TRY(check_reasoning_budget(*request.reasoning_budget, limits.vocab_size));
+  }
   const auto num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   const int64_t max_tokens = request.sampling.max_tokens;
   if (num_prompt + std::max<int64_t>(max_tokens, 1) > limits.max_context) {

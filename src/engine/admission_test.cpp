@@ -57,6 +57,12 @@ TEST(Admission, NamesTheFieldAtFault) {
   EXPECT_EQ(fault([](Request& r) { r.sampling.max_tokens = -1; }), "max_tokens");
   EXPECT_EQ(fault([](Request& r) { r.sampling.min_tokens = 6; }), "min_tokens");
   EXPECT_EQ(fault([](Request& r) { r.sampling.top_logprobs = 21; }), "top_logprobs");
+  EXPECT_EQ(fault([](Request& r) { r.sampling.prompt_logprobs = 21; }), "prompt_logprobs");
+  EXPECT_EQ(fault([](Request& r) { r.reasoning_budget = {.num_tokens = -1, .end_token_id = 1}; }),
+            "thinking_token_budget");
+  EXPECT_EQ(
+      fault([](Request& r) { r.reasoning_budget = {.num_tokens = 1, .end_token_id = 1 << 30}; }),
+      "thinking_token_budget");
   EXPECT_EQ(fault([](Request& r) { r.sampling.stop = {""}; }), "stop");
   EXPECT_EQ(fault([](Request& r) { r.sampling.stop = {"\xFF"}; }), "stop");
   EXPECT_EQ(fault([](Request& r) { r.sampling.stop = {std::string(1025, 'x')}; }), "stop");

@@ -260,29 +260,35 @@ std::optional<Error> EngineCore::score_prompt(Sequence& sequence, TensorView log
     sequence.prompt_logprobs.push_back(
         token_logprob(row,
                       sequence.token_ids[static_cast<size_t>(target)],
-                      sequence.request.sampling.top_logprobs));
+                      *sequence.request.sampling.prompt_logprobs));
   }
   return std::nullopt;
 }
 
 void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {
-  const Result<std::span<const uint64_t>> allowed = allowed_tokens(sequence);
-  if (!allowed.ok()) return fail(sequence, allowed.error());
-  const int32_t token_id = sample(sequence.request.sampling,
-                                  {.logits = logits,
-                                   .forbidden_ids = forbidden_ids(sequence),
-                                   .allowed = *allowed,
-                                   .counts = &sequence.counts,
-                                   .seed = sequence.seed,
-                                   .position = static_cast<uint64_t>(sequence.num_generated())},
-                                  scratch_);
-  if (sequence.matcher) {
-    if (const auto taken = sequence.matcher->accept(token_id); !taken.ok()) {
-      return fail(sequence, taken.error());
-    }
-  }
+  const Result<int32_t> token_id = choose_token(sequence, logits);
+  if (!token_id.ok()) return fail(sequence, token_id.error());
   note_token_time(sequence);
-  append_and_check_end(sequence, make_output(sequence, token_id, logits));
+  append_and_check_end(sequence, make_output(sequence, *token_id, logits));
+}
+
+Result<int32_t> EngineCore::choose_token(Sequence& sequence, std::span<const float> logits) {
+  int32_t token_id = 0;
+  if (const std::optional<int32_t> forced = sequence.forced_token()) {
+    token_id = *forced;
+  } else {
+    TRY_ASSIGN(const std::span<const uint64_t> allowed, allowed_tokens(sequence));
+    token_id = sample(sequence.request.sampling,
+                      {.logits = logits,
+                       .forbidden_ids = forbidden_ids(sequence),
+                       .allowed = allowed,
+                       .counts = &sequence.counts,
+                       .seed = sequence.seed,
+                       .position = static_cast<uint64_t>(sequence.num_generated())},
+                      scratch_);
+  }
+  if (sequence.matcher) TRY(sequence.matcher->accept(token_id));
+  return token_id;
 }
 
 void EngineCore::note_token_time(Sequence& sequence) {

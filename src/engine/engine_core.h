@@ -83,6 +83,7 @@ class EngineCore final {
   Result<std::span<const uint64_t>> allowed_tokens(const Sequence& sequence);
   std::optional<Error> score_prompt(Sequence& sequence, TensorView logits);
   void generate(Sequence& sequence, std::span<const float> logits);
+  Result<int32_t> choose_token(Sequence& sequence, std::span<const float> logits);
   Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
   void note_token_time(Sequence& sequence);
   void append_and_check_end(Sequence& sequence, Output&& output);

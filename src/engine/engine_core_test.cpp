@@ -52,10 +52,14 @@ class EngineCoreTest : public ::testing::Test {
   }
 
   void run_on(EngineCore& core, SamplingParams sampling, Received& received) {
-    sampling.temperature = 0;
-    core.add({.id = "r", .prompt_ids = {1, 2, 3}, .sampling = std::move(sampling)},
-             received.sink(),
-             clock_.now());
+    run_request(core, {.sampling = std::move(sampling)}, received);
+  }
+
+  void run_request(EngineCore& core, Request request, Received& received) {
+    request.id = "r";
+    request.prompt_ids = {1, 2, 3};
+    request.sampling.temperature = 0;
+    core.add(std::move(request), received.sink(), clock_.now());
     while (!core.is_idle()) core.step();
     EXPECT_EQ(received.finishes.size(), 1U);
     EXPECT_EQ(core.scheduler().kv().pages().num_used(), 0);
@@ -159,7 +163,7 @@ TEST_F(EngineCoreTest, GivesPromptLogprobsOnceAcrossChunks) {
   const auto logits = testing::hashed_logits(static_cast<int32_t>(kTokens.size()));
   auto core = make_core(logits);
   Received got;
-  run_on(*core, {.max_tokens = 2, .ignore_eos = true, .prompt_logprobs = true}, got);
+  run_on(*core, {.max_tokens = 2, .ignore_eos = true, .prompt_logprobs = 0}, got);
   ASSERT_EQ(got.prompt_logprobs.size(), 2U);
   const std::vector<int32_t> prompt = {1, 2, 3};
   for (size_t i = 0; i < 2; ++i) {
@@ -167,6 +171,26 @@ TEST_F(EngineCoreTest, GivesPromptLogprobsOnceAcrossChunks) {
     EXPECT_EQ(got.prompt_logprobs[i].token_id, prompt[i + 1]);
     EXPECT_EQ(got.prompt_logprobs[i].logprob, token_logprob(row, prompt[i + 1], 0).logprob);
   }
+}
+
+TEST_F(EngineCoreTest, ClosesReasoningWhenItsBudgetIsUsed) {
+  // What the model says with each budget; the end of reasoning is token 8.
+  const auto with_budget = [this](int32_t budget, std::vector<int32_t> script) {
+    Received got;
+    auto core = make_core(
+        testing::scripted_logits(static_cast<int32_t>(kTokens.size()), 3, std::move(script)));
+    run_request(*core,
+                {.sampling = {.max_tokens = 5},
+                 .reasoning_budget = ReasoningBudget{.num_tokens = budget, .end_token_id = 8}},
+                got);
+    return got.token_ids;
+  };
+  EXPECT_EQ(with_budget(0, {1, 2, 3, 4, 5}), (std::vector{8, 2, 3, 4, 5}));
+  EXPECT_EQ(with_budget(2, {1, 2, 3, 4, 5}), (std::vector{1, 2, 8, 4, 5}));
+  EXPECT_EQ(with_budget(5, {1, 2, 3, 4, 5}), (std::vector{1, 2, 3, 4, 5}));
+  // Reasoning that ended by itself is not closed again.
+  EXPECT_EQ(with_budget(2, {1, 8, 3, 4, 5}), (std::vector{1, 8, 3, 4, 5}));
+  EXPECT_EQ(with_budget(2, {1, kEos}), (std::vector{1, kEos}));
 }
 
 TEST_F(EngineCoreTest, LogitsThatAreNotFiniteEndTheRequestWithAnError) {

@@ -172,14 +172,19 @@ std::vector<int32_t> expected_tokens(const Request& request, const LogitsFn& log
   std::vector<int32_t> output;
   TokenCounts counts(request.sampling, request.prompt_ids);
   SamplerScratch scratch;
+  const auto& budget = request.reasoning_budget;
+  bool is_reasoning = budget.has_value();
   while (static_cast<int32_t>(output.size()) < request.sampling.max_tokens) {
     const std::vector<float> row = logits(history);
-    const int32_t token = sample(request.sampling,
-                                 {.logits = row,
-                                  .counts = &counts,
-                                  .seed = *request.sampling.seed,
-                                  .position = output.size()},
-                                 scratch);
+    int32_t token = sample(request.sampling,
+                           {.logits = row,
+                            .counts = &counts,
+                            .seed = *request.sampling.seed,
+                            .position = output.size()},
+                           scratch);
+    const auto num_output = static_cast<int32_t>(output.size());
+    if (is_reasoning && num_output >= budget->num_tokens) token = budget->end_token_id;
+    if (is_reasoning && token == budget->end_token_id) is_reasoning = false;
     history.push_back(token);
     output.push_back(token);
     counts.add_generated(token);

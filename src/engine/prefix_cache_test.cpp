@@ -144,7 +144,7 @@ TEST_F(PrefixCacheTest, PromptLogprobsComputeEverything) {
   const Tokens prompt = random_tokens(4 * kPageSize + 1);
   run(request(prompt, 1));
   Request scored = request(prompt, 1);
-  scored.sampling.prompt_logprobs = true;
+  scored.sampling.prompt_logprobs = 0;
   const testing::Received got = run(std::move(scored));
   EXPECT_EQ(got.finishes[0].usage.cached_tokens, 0);
   EXPECT_EQ(got.prompt_logprobs.size(), prompt.size() - 1);

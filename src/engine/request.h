@@ -36,7 +36,15 @@ struct SamplingParams {
 
   bool logprobs = false;
   int32_t top_logprobs = 0;  // alternatives per token, 0 to 20
-  bool prompt_logprobs = false;
+  // Alternatives per prompt token, 0 to 20; absent: no logprobs of the prompt.
+  std::optional<int32_t> prompt_logprobs;
+};
+
+// Ends reasoning that goes on for too long: unless it ended before, the output's token number
+// `num_tokens`, counted from 0, is `end_token_id`, whatever the model would have said.
+struct ReasoningBudget {
+  int32_t num_tokens = 0;
+  int32_t end_token_id = 0;
 };
 
 struct Request {
@@ -53,6 +61,8 @@ struct Request {
   // What the output must look like; null: anything. Shared with other requests of the same
   // constraint. The output ends when the grammar does, also under ignore_eos and min_tokens.
   std::shared_ptr<const grammar::Grammar> grammar;
+  // Of an output that begins in reasoning; absent: it may go on to the end.
+  std::optional<ReasoningBudget> reasoning_budget;
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
@@ -60,6 +70,7 @@ enum class FinishReason { kStop, kLength, kCancelled, kError };
 struct TokenLogprob {
   int32_t token_id = 0;
   float logprob = 0;
+  int32_t rank = 0;                            // 1 and the number of tokens that are more probable
   std::vector<std::pair<int32_t, float>> top;  // descending
 };
 

@@ -248,7 +248,12 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int3
   const auto logprob_of = [&](int32_t id) {
     return static_cast<float>(static_cast<double>(at(logits, id)) - normaliser);
   };
-  TokenLogprob result{.token_id = token_id, .logprob = logprob_of(token_id), .top = {}};
+  const auto num_before = std::count_if(
+      logits.begin(), logits.end(), [&](float logit) { return logit > at(logits, token_id); });
+  TokenLogprob result{.token_id = token_id,
+                      .logprob = logprob_of(token_id),
+                      .rank = static_cast<int32_t>(num_before) + 1,
+                      .top = {}};
   for (const int32_t id : most_probable(logits, num_top))
     result.top.emplace_back(id, logprob_of(id));
   return result;

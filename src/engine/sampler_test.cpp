@@ -175,6 +175,7 @@ TEST(Sampler, GivesLogprobsOfTheModelWithAlternatives) {
   const TokenLogprob result = token_logprob(logits, 2, 3);
   EXPECT_EQ(result.token_id, 2);
   EXPECT_FLOAT_EQ(result.logprob, std::log(0.15F));
+  EXPECT_EQ(result.rank, 3);
   ASSERT_EQ(result.top.size(), 3U);
   EXPECT_EQ(result.top[0].first, 1);
   EXPECT_EQ(result.top[1].first, 3);

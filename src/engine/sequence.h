@@ -39,6 +39,8 @@ struct Sequence {
   bool is_decoding() const { return num_pending() == 1 && num_generated() > 0; }
   // Prompt logprobs are wanted and not all there: rows of this many prompt tokens are missing.
   bool wants_prompt_logprobs() const;
+  // What the next token is, whatever the model says: the end of reasoning whose budget is used.
+  std::optional<int32_t> forced_token() const;
 
   // The text that `token_id` makes certain; stop strings count when `can_stop`.
   std::string push_text(int32_t token_id, bool can_stop);
@@ -70,6 +72,9 @@ struct Sequence {
   TokenCounts counts;
   text::Detokenizer detokenizer;
   StopMatcher stop_matcher;
+  // Finds the end of reasoning, also where it is not written with its token; empty: there is no
+  // budget, or the reasoning has ended.
+  std::optional<StopMatcher> reasoning_end;
   std::unique_ptr<grammar::Matcher> matcher;  // of the output so far; null: unconstrained
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt tokens 1, 2, ...
 

@@ -129,8 +129,11 @@ class Simulation final {
     sampling.top_p = one_in(2) ? 1.0F : 0.9F;
     sampling.repetition_penalty = one_in(2) ? 1.0F : 1.2F;
     sampling.presence_penalty = one_in(2) ? 0.0F : 0.5F;
-    sampling.prompt_logprobs = one_in(4);
+    if (one_in(4)) sampling.prompt_logprobs = between(0, 2);
     sampling.logprobs = one_in(4);
+    if (one_in(4)) {
+      request.reasoning_budget = {.num_tokens = between(0, 20), .end_token_id = kVocab - 1};
+    }
     ASSERT_TRUE(validate_request(request, limits_).ok());
     Received& received = received_[request.id];
     requests_[request.id] = request;

@@ -290,7 +290,7 @@ Result<void> read_tools_into(FieldReader& reader, ChatRequest& request) {
 
 // --- thinking and format
 
-// A budget is a target, not a limit: it is checked and has no effect. "adaptive" thinks.
+// "adaptive" thinks.
 Result<void> read_thinking_field(FieldReader& top, ThinkingWish& wish, ChatRequest& request) {
   TRY_ASSIGN(const json::Object* thinking, top.object("thinking"));
   if (thinking == nullptr) return {};
@@ -300,8 +300,9 @@ Result<void> read_thinking_field(FieldReader& top, ThinkingWish& wish, ChatReque
     return wrong_value(reader.param("type"), "expected enabled, adaptive or disabled");
   }
   wish.is_on = type != "disabled";
-  int32_t budget = 0;
+  std::optional<int64_t> budget;
   TRY(reader.read("budget_tokens", budget, {1, INT32_MAX}));
+  if (budget) request.fields.thinking_budget = static_cast<int32_t>(*budget);
   std::string display = "summarized";
   TRY(reader.read("display", display));
   if (display != "summarized" && display != "omitted") {
@@ -378,6 +379,8 @@ Result<ChatRequest> parse_anthropic_request(const json::Value& body,
   request.fields = default_fields(model);
   TRY(read_generation(reader, model, purpose, request.fields));
   TRY(refuse_unsupported_fields(reader));
+  TRY(read_thinking_budget(reader, "thinking_token_budget", request.fields));
+  TRY(reader.refuse("prompt_logprobs", "is not part of a message; use /v1/chat/completions"));
   TRY(reader.refuse("mcp_servers", "this server calls no other servers"));
   TRY(reader.refuse("container", "this server runs no tools itself"));
   TRY(read_system(reader, request.messages));

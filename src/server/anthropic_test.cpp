@@ -149,6 +149,16 @@ TEST(AnthropicMessages, StreamsThinkingTextAndToolUseAsBlocks) {
   EXPECT_EQ(post_message(server, body).body.find("DSML"), std::string::npos);
 }
 
+TEST(AnthropicMessages, CloseThinkingWhenItsBudgetIsUsed) {
+  TestServer server;
+  server.set_answer("one two three four five six seven eight");
+  const json::Value body = message_json(
+      server, message_body(R"(, "thinking": {"type": "enabled", "budget_tokens": 3})"));
+  EXPECT_EQ(text_at(body, "content.0.type"), "thinking");
+  EXPECT_EQ(text_at(body, "content.1.type"), "text");
+  EXPECT_EQ(integer_at(body, "usage.output_tokens_details.thinking_tokens"), 3);
+}
+
 TEST(AnthropicMessages, GivesToolInputAsAnObject) {
   TestServer server;
   server.set_answer(kCall);
@@ -352,6 +362,7 @@ TEST(AnthropicRequest, NamesTheFieldThatIsWrong) {
       {message_body(R"(, "tool_choice": {"type": "some"})"), "tool_choice.type"},
       {message_body(R"(, "tool_choice": {"type": "tool"})"), "tool_choice.name"},
       {message_body(R"(, "tool_choice": {"type": "any"})"), "tool_choice"},
+      {message_body(R"(, "prompt_logprobs": 1)"), "prompt_logprobs"},
       {message_body(R"(, "mcp_servers": [{"url": "x"}])"), "mcp_servers"},
   };
   for (const Refused& refused : cases) {

@@ -53,6 +53,9 @@ void ChatReply::add(int32_t index, engine::Output&& output, std::string* events)
   for (const engine::TokenLogprob& logprob : output.logprobs) {
     choice.logprobs.emplace_back(logprob_entry(tokenizer_, logprob));
   }
+  if (options_.wants_prompt_logprobs && prompt_logprobs_.is_null()) {
+    prompt_logprobs_ = prompt_logprobs_array(tokenizer_, output.prompt_logprobs);
+  }
   if (options_.prompt_ids) {
     choice.token_ids.insert(
         choice.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
@@ -181,6 +184,7 @@ json::Value ChatReply::body() const {
   json::Object object = reply_object(options_.envelope, "chat.completion", std::move(choices));
   object.set("usage", usage_object(usage()));
   if (options_.prompt_ids) object.set("prompt_token_ids", id_array(*options_.prompt_ids));
+  if (options_.wants_prompt_logprobs) object.set("prompt_logprobs", prompt_logprobs_);
   return object;
 }
 

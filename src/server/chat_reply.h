@@ -23,6 +23,7 @@ class ChatReply final {
     text::OutputParser::Options parser;
     bool include_reasoning = true;
     bool wants_logprobs = false;
+    bool wants_prompt_logprobs = false;  // not streaming
     int32_t num_choices = 1;
     int32_t num_prompt_tokens = 0;
     std::optional<std::vector<int32_t>> prompt_ids = {};  // present: token ids are returned
@@ -64,6 +65,7 @@ class ChatReply final {
   const Options options_;
   const text::Tokenizer& tokenizer_;
   std::vector<Choice> choices_;
+  json::Value prompt_logprobs_;  // which the first choice gives
   int32_t num_finished_ = 0;
 };
 

@@ -36,8 +36,8 @@ Result<int64_t> read_template_kwargs(FieldReader& top, ThinkingWish& wish) {
   return reader.num_unknown();
 }
 
-// The vendor's form: thinking: {"type": "enabled" | "disabled"}.
-Result<void> read_vendor_thinking(FieldReader& top, ThinkingWish& wish) {
+// The vendor's form: thinking: {"type": "enabled" | "disabled"}; others add budget_tokens.
+Result<void> read_vendor_thinking(FieldReader& top, ThinkingWish& wish, GenerationFields& fields) {
   TRY_ASSIGN(const json::Object* object, top.object("thinking"));
   if (object == nullptr) return {};
   FieldReader reader(*object, "thinking.");
@@ -47,13 +47,11 @@ Result<void> read_vendor_thinking(FieldReader& top, ThinkingWish& wish) {
     return wrong_value("thinking.type", "expected \"enabled\" or \"disabled\"");
   }
   wish.is_on = type == "enabled";
-  return {};
+  return read_thinking_budget(reader, "budget_tokens", fields);
 }
 
 // From the weakest to the strongest voice.
-Result<int64_t> read_thinking(FieldReader& reader,
-                              const ServedModel& model,
-                              text::RenderOptions& render) {
+Result<int64_t> read_thinking(FieldReader& reader, const ServedModel& model, ChatRequest& request) {
   ThinkingWish wish;
   TRY_ASSIGN(const int64_t num_unknown, read_template_kwargs(reader, wish));
   std::optional<std::string> effort;
@@ -62,8 +60,9 @@ Result<int64_t> read_thinking(FieldReader& reader,
     wish.effort = std::move(effort);
     wish.effort_param = "reasoning_effort";
   }
-  TRY(read_vendor_thinking(reader, wish));
-  TRY(apply_thinking(wish, model, render));
+  TRY(read_vendor_thinking(reader, wish, request.fields));
+  TRY(read_thinking_budget(reader, "thinking_token_budget", request.fields));
+  TRY(apply_thinking(wish, model, request.render));
   return num_unknown;
 }
 
@@ -191,13 +190,14 @@ Result<ChatRequest> parse_chat_request(const json::Value& body, const ServedMode
   TRY(refuse_unsupported_fields(reader));
   TRY(refuse_other_media(reader));
   TRY(read_logprobs(reader, request.fields.sampling));
+  TRY(read_prompt_logprobs(reader, request.fields));
   const json::Value* messages = reader.any("messages");
   if (messages == nullptr) return wrong_value("messages", "is missing");
   if (!messages->is_array()) return wrong_type("messages", "an array", *messages);
   TRY_ASSIGN(const bool continue_last, read_continuation(reader));
   TRY_ASSIGN(request.messages, read_messages(*messages->as_array(), continue_last));
   close_user_turn(request.messages);
-  TRY_ASSIGN(const int64_t num_unknown_kwargs, read_thinking(reader, model, request.render));
+  TRY_ASSIGN(const int64_t num_unknown_kwargs, read_thinking(reader, model, request));
   TRY(read_tools_into(reader, request));
   TRY(read_response_format(reader, request));
   TRY(read_constraint_fields(reader, request.constraint));

@@ -33,6 +33,9 @@ const CompletionPrompt& CompletionReply::prompt_of(int32_t choice) const {
 void CompletionReply::add(int32_t index, engine::Output&& output, std::string* events) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   CHECK(!choice.finish) << "output after the end";
+  if (options_.wants_prompt_logprobs && !choice.has_begun) {
+    choice.prompt_logprobs = prompt_logprobs_array(tokenizer_, output.prompt_logprobs);
+  }
   if (options_.echo && !choice.has_begun) add_prompt(index, output.prompt_logprobs);
   choice.has_begun = true;
   if (!options_.is_echo_only) {
@@ -118,6 +121,9 @@ json::Object CompletionReply::choice_object(int32_t index, Choice&& choice) cons
   if (options_.return_token_ids) {
     object.set("prompt_token_ids", id_array(prompt_of(index).ids));
     object.set("token_ids", std::move(choice.token_ids));
+  }
+  if (options_.wants_prompt_logprobs) {
+    object.set("prompt_logprobs", std::move(choice.prompt_logprobs));
   }
   if (!choice.finish) return object;
   object.set("finish_reason", finish_reason(choice.finish->reason));

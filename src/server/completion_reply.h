@@ -25,6 +25,7 @@ class CompletionReply final {
     bool echo = false;
     bool is_echo_only = false;
     bool wants_logprobs = false;
+    bool wants_prompt_logprobs = false;
     bool return_token_ids = false;
   };
   // The tokenizer must outlive the reply.
@@ -54,8 +55,9 @@ class CompletionReply final {
     json::Array text_offset;
   };
   struct Choice {
-    std::string text;       // streaming: not yet sent; else all
-    Logprobs logprobs;      // likewise
+    std::string text;   // streaming: not yet sent; else all
+    Logprobs logprobs;  // likewise
+    json::Value prompt_logprobs;
     json::Array token_ids;  // likewise; only when they are returned
     int64_t offset = 0;     // code points of all token texts so far
     bool has_begun = false;

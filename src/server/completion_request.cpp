@@ -102,7 +102,11 @@ Result<void> read_logprobs(FieldReader& reader, CompletionRequest& request) {
   request.wants_logprobs = true;
   sampling.logprobs = true;
   sampling.top_logprobs = static_cast<int32_t>(*count);
-  sampling.prompt_logprobs = request.echo;
+  if (!request.echo) return {};
+  if (sampling.prompt_logprobs.value_or(sampling.top_logprobs) != sampling.top_logprobs) {
+    return wrong_value("prompt_logprobs", "with echo: expected the value of logprobs");
+  }
+  sampling.prompt_logprobs = sampling.top_logprobs;
   return {};
 }
 
@@ -140,7 +144,10 @@ Result<CompletionRequest> parse_completion_request(const json::Value& body,
   TRY(reader.refuse("suffix", "text cannot be inserted, only continued"));
   TRY(check_best_of(reader, request.fields.n));
   TRY(read_echo(reader, request));
+  TRY(read_prompt_logprobs(reader, request.fields));
+  request.wants_prompt_logprobs = request.fields.sampling.prompt_logprobs.has_value();
   TRY(read_logprobs(reader, request));
+  TRY(reader.refuse("thinking_token_budget", "belongs to chat; the prompt decides what comes"));
   TRY(read_prompts(reader, model, tokenizer, request));
   request.num_unknown_fields = reader.num_unknown();
   return request;

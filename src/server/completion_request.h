@@ -27,6 +27,7 @@ struct CompletionRequest {
   // dropped.
   bool is_echo_only = false;
   bool wants_logprobs = false;
+  bool wants_prompt_logprobs = false;  // apart from those that echo gives
   int64_t num_unknown_fields = 0;
 };
 

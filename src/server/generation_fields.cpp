@@ -171,6 +171,24 @@ Result<void> read_scheduling(FieldReader& reader, GenerationFields& fields) {
   return wrong_value("cache_salt", fmt::format("expected at most {} bytes", kMaxSaltBytes));
 }
 
+Result<void> read_thinking_budget(FieldReader& reader,
+                                  std::string_view key,
+                                  GenerationFields& fields) {
+  int32_t budget = -1;
+  TRY(reader.read(key, budget, {-1, INT32_MAX}));
+  if (budget >= 0) fields.thinking_budget = budget;
+  return {};
+}
+
+Result<void> read_prompt_logprobs(FieldReader& reader, GenerationFields& fields) {
+  std::optional<int64_t> count;
+  TRY(reader.read("prompt_logprobs", count, {0, kMaxTopLogprobs}));
+  if (!count) return {};
+  if (fields.stream) return wrong_value("prompt_logprobs", "only allowed without stream: true");
+  fields.sampling.prompt_logprobs = static_cast<int32_t>(*count);
+  return {};
+}
+
 Result<void> read_sampling(FieldReader& reader,
                            const ServedModel& model,
                            GenerationFields& fields) {
@@ -203,11 +221,7 @@ Result<GenerationFields> read_generation_fields(FieldReader& reader,
 }
 
 Result<void> refuse_unsupported_fields(FieldReader& reader) {
-  TRY(reader.refuse("thinking_token_budget", "is not supported; limit the answer with max_tokens"));
-  TRY(reader.refuse("prompt_logprobs",
-                    "is not supported; use /v1/completions with echo and logprobs"));
-  TRY(reader.refuse("kv_transfer_params", "is not supported"));
-  return {};
+  return reader.refuse("kv_transfer_params", "is not supported");
 }
 
 }  // namespace nibble::server

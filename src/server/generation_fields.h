@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ struct GenerationFields {
   bool include_usage = false;
   bool continuous_usage = false;
   bool return_token_ids = false;
+  std::optional<int32_t> thinking_budget = {};  // tokens of reasoning, at most; absent: no limit
   int32_t n = 1;
   engine::SamplingParams sampling;
   std::string cache_salt;  // prefixes are shared only among requests of equal salt
@@ -68,6 +70,12 @@ Result<void> read_model(FieldReader& reader, const ServedModel& model, std::stri
 // `key` holds a string or strings.
 Result<void> read_stop(FieldReader& reader, std::string_view key, std::vector<std::string>& target);
 Result<void> read_scheduling(FieldReader& reader, GenerationFields& fields);
+// `key` holds the budget, -1 meaning none.
+Result<void> read_thinking_budget(FieldReader& reader,
+                                  std::string_view key,
+                                  GenerationFields& fields);
+// Logprobs of the prompt: a count of alternatives, only of answers that are not streamed.
+Result<void> read_prompt_logprobs(FieldReader& reader, GenerationFields& fields);
 // Everything that shapes the choice of tokens. After max_tokens is known.
 Result<void> read_sampling(FieldReader& reader, const ServedModel& model, GenerationFields& fields);
 

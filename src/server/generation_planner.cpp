@@ -80,6 +80,20 @@ ReplyEnvelope GenerationPlanner::envelope(std::string_view id_prefix,
           .continuous_usage = fields.continuous_usage};
 }
 
+Result<void> GenerationPlanner::limit_reasoning(GenerationPlan& plan,
+                                                const ChatRequest& chat) const {
+  if (!chat.fields.thinking_budget || !chat.starts_in_reasoning()) return {};
+  const std::optional<int32_t> end_id = tokenizer_.added_token(text::kThinkClose);
+  if (!end_id) {
+    return unsupported_field("thinking_token_budget", "the tokenizer has no token for </think>");
+  }
+  for (engine::Request& sequence : plan.sequences) {
+    sequence.reasoning_budget = {.num_tokens = *chat.fields.thinking_budget,
+                                 .end_token_id = *end_id};
+  }
+  return {};
+}
+
 Result<void> GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
                                                    ChatRequest& chat,
                                                    const std::vector<int32_t>& prompt_ids,
@@ -89,6 +103,11 @@ Result<void> GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
       compile_constraint(chat.constraint, chat.starts_in_reasoning(), model_.grammars.get()));
   chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
   add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner, grammar);
+  TRY(limit_reasoning(plan, chat));
+  // All choices have the same prompt: the first tells its logprobs.
+  for (size_t k = 1; k < plan.sequences.size(); ++k) {
+    plan.sequences[k].sampling.prompt_logprobs.reset();
+  }
   const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
   if (is_thinking && chat.fields.shapes_sampling) {
     plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
@@ -105,6 +124,7 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
                    .parser = parser_options(chat),
                    .include_reasoning = chat.include_reasoning,
                    .wants_logprobs = chat.fields.sampling.logprobs,
+                   .wants_prompt_logprobs = chat.fields.sampling.prompt_logprobs.has_value(),
                    .num_choices = chat.fields.n,
                    .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size()),
                    .prompt_ids = returned_ids(chat.fields, prompt_ids)},
@@ -125,6 +145,7 @@ Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request)
                          .echo = completion.echo,
                          .is_echo_only = completion.is_echo_only,
                          .wants_logprobs = completion.wants_logprobs,
+                         .wants_prompt_logprobs = completion.wants_prompt_logprobs,
                          .return_token_ids = completion.fields.return_token_ids},
                         tokenizer_);
   GenerationPlan plan{

@@ -49,6 +49,8 @@ class GenerationPlanner final {
                                              const std::string& response_id,
                                              bool is_background) const;
   ReplyEnvelope envelope(std::string_view id_prefix, const GenerationFields& fields) const;
+  // The request's thinking budget becomes that of its sequences.
+  Result<void> limit_reasoning(GenerationPlan& plan, const ChatRequest& chat) const;
   Result<void> add_chat_sequences(GenerationPlan& plan,
                                   ChatRequest& chat,
                                   const std::vector<int32_t>& prompt_ids,

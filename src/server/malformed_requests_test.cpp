@@ -181,6 +181,8 @@ TEST_F(MalformedRequests, NumbersOutOfRange) {
   add("n", {"0", "-1", "17", "1000000000000"});
   add("top_logprobs", {"-1", "21"});
   add("seed", {"1.5", "9223372036854775808"});
+  add("thinking_token_budget", {"-2", "1.5", "2147483648"});
+  add("prompt_logprobs", {"-1", "21"});
   expect_chat_errors(cases);
 }
 
@@ -321,6 +323,9 @@ TEST_F(MalformedRequests, WhatCannotBeDoneIsRefused) {
       {chat_body(R"(, "chat_template_kwargs": {"thinking": "yes"})"),
        "chat_template_kwargs.thinking"},
       {chat_body(R"(, "top_logprobs": 3)"), "top_logprobs"},
+      {chat_body(R"(, "prompt_logprobs": 1, "stream": true)"), "prompt_logprobs"},
+      {chat_body(R"(, "thinking": {"type": "enabled", "budget_tokens": "x"})"),
+       "thinking.budget_tokens"},
       {chat_body(R"(, "stream_options": {"include_usage": true})"), "stream_options"},
       {chat_body(R"(, "min_tokens": 9, "max_tokens": 3)"), "min_tokens"},
       {chat_body(R"(, "stop": [""])"), "stop"},
@@ -345,6 +350,8 @@ TEST_F(MalformedRequests, TextCompletions) {
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},
       {R"({"prompt": "a", "logprobs": 21})", "logprobs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix", "unsupported"},
+      {R"({"prompt": "a", "thinking_token_budget": 5})", "thinking_token_budget", "unsupported"},
+      {R"({"prompt": "a", "echo": true, "logprobs": 2, "prompt_logprobs": 1})", "prompt_logprobs"},
       {R"({"prompt": "a", "best_of": 3})", "best_of", "unsupported"},
       {R"({"prompt": "a", "best_of": 1000000})", "best_of"},
       {R"({"prompt": "a", "echo": "yes"})", "echo"},

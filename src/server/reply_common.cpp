@@ -1,6 +1,7 @@
 #include "server/reply_common.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/utf8.h"
@@ -73,6 +74,28 @@ json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::Token
   for (const auto& [id, value] : logprob.top) top.emplace_back(token_entry(tokenizer, id, value));
   entry.set("top_logprobs", std::move(top));
   return entry;
+}
+
+json::Array prompt_logprobs_array(const text::Tokenizer& tokenizer,
+                                  const std::vector<engine::TokenLogprob>& logprobs) {
+  json::Array tokens = {json::Value()};
+  for (const engine::TokenLogprob& logprob : logprobs) {
+    json::Object entry;
+    const auto add = [&](int32_t id, float value, int32_t rank) {
+      entry.set(std::to_string(id),
+                json::make_object({{"logprob", finite_logprob(value)},
+                                   {"rank", rank},
+                                   {"decoded_token", token_text(tokenizer, id)}}));
+    };
+    add(logprob.token_id, logprob.logprob, logprob.rank);
+    int32_t rank = 0;
+    for (const auto& [id, value] : logprob.top) {
+      ++rank;
+      if (id != logprob.token_id) add(id, value, rank);
+    }
+    tokens.emplace_back(std::move(entry));
+  }
+  return tokens;
 }
 
 json::Value stop_reason(const engine::Finish& finish) {

@@ -52,6 +52,11 @@ double finite_logprob(float logprob);
 // {token, logprob, bytes, top_logprobs}, as chat completions and responses list them.
 json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::TokenLogprob& logprob);
 
+// Null for the first prompt token, which nothing precedes; for each other one its logprob and those
+// of its alternatives, by token id: {"ID": {logprob, rank, decoded_token}}.
+json::Array prompt_logprobs_array(const text::Tokenizer& tokenizer,
+                                  const std::vector<engine::TokenLogprob>& logprobs);
+
 // What stopped the sequence: the stop string, the stop id, or null.
 json::Value stop_reason(const engine::Finish& finish);
 

@@ -390,6 +390,7 @@ Result<void> read_generation(FieldReader& reader,
   if (sampling.top_logprobs > 0) sampling.logprobs = true;
   TRY(read_sampling(reader, model, fields));
   TRY(read_scheduling(reader, fields));
+  TRY(read_thinking_budget(reader, "thinking_token_budget", fields));
   request.settings.set("max_output_tokens", max_tokens ? json::Value(*max_tokens) : json::Value());
   request.settings.set("temperature", shown(sampling.temperature));
   request.settings.set("top_p", shown(sampling.top_p));
@@ -410,6 +411,7 @@ Result<void> read_echoed(FieldReader& reader, json::Object& settings) {
 
 Result<void> refuse_unsupported(FieldReader& reader) {
   TRY(refuse_unsupported_fields(reader));
+  TRY(reader.refuse("prompt_logprobs", "is not part of a response; use /v1/chat/completions"));
   TRY(reader.refuse("conversation", "is not supported; use previous_response_id"));
   TRY(reader.refuse("prompt", "is not supported; send the text itself"));
   TRY(reader.refuse("context_management", "is not supported"));

@@ -229,6 +229,29 @@ TEST(ChatCompletions, KeepsReasoningApart) {
   EXPECT_EQ(join(events, "choices.0.delta.content"), "Therefore I am.");
 }
 
+TEST(ChatCompletions, CloseThinkingWhenItsBudgetIsUsed) {
+  TestServer server;
+  const std::string answer = "one two three four five six seven eight";
+  server.set_answer(answer);
+  const std::vector<int32_t> ids = tiny_tokenizer().encode_with_specials(answer).value();
+  const auto text_of = [&ids](size_t first, size_t last) {
+    return tiny_tokenizer().decode(std::span(ids).subspan(first, last - first)).value();
+  };
+  for (const std::string extra : {R"(, "reasoning_effort": "high", "thinking_token_budget": 2)",
+                                  R"(, "thinking": {"type": "enabled", "budget_tokens": 2})"}) {
+    const json::Value body = server.chat_json(chat_body(extra));
+    EXPECT_EQ(text_at(body, "choices.0.message.reasoning_content"), text_of(0, 2));
+    // The end tag took the place of the third token.
+    EXPECT_EQ(text_at(body, "choices.0.message.content"), text_of(3, ids.size()));
+    EXPECT_EQ(integer_at(body, "usage.completion_tokens_details.reasoning_tokens"), 2);
+  }
+  const json::Value unlimited =
+      server.chat_json(chat_body(R"(, "reasoning_effort": "high", "thinking_token_budget": -1)"));
+  EXPECT_EQ(text_at(unlimited, "choices.0.message.reasoning_content"), answer);
+  const json::Value chat = server.chat_json(chat_body(R"(, "thinking_token_budget": 0)"));
+  EXPECT_EQ(text_at(chat, "choices.0.message.content"), answer);
+}
+
 TEST(ChatCompletions, SaysWhenItStoppedInsideReasoning) {
   TestServer server;
   server.set_answer("I think.");
@@ -316,6 +339,29 @@ TEST(ChatCompletions, ReportsLogprobsOfEveryToken) {
   EXPECT_EQ(integer_at(content, "0.bytes.0"), 'H');
   EXPECT_LE(*at(content, "0.logprob").as_double(), 0.0);
   EXPECT_EQ(at(content, "0.top_logprobs").as_array()->size(), 2U);
+}
+
+TEST(ChatCompletions, ReportsLogprobsOfThePromptOnce) {
+  TestServer server;
+  const json::Value body =
+      server.chat_json(chat_body(R"(, "prompt_logprobs": 2, "n": 2, "return_token_ids": true)"));
+  const json::Value ids = at(body, "prompt_token_ids");
+  const json::Value logprobs = at(body, "prompt_logprobs");
+  ASSERT_TRUE(logprobs.is_array());
+  ASSERT_EQ(logprobs.as_array()->size(), ids.as_array()->size());
+  EXPECT_TRUE(at(logprobs, "0").is_null());
+  for (size_t i = 1; i < ids.as_array()->size(); ++i) {
+    const json::Value& entry = (*logprobs.as_array())[i];
+    const int64_t id = *(*ids.as_array())[i].as_int64();
+    const json::Value* own = entry.find(std::to_string(id));
+    ASSERT_NE(own, nullptr);
+    EXPECT_LE(*at(*own, "logprob").as_double(), 0.0);
+    EXPECT_EQ(text_at(*own, "decoded_token"),
+              tiny_tokenizer().token_bytes(static_cast<int32_t>(id)));
+    EXPECT_GE(integer_at(*own, "rank"), 1);
+    EXPECT_GE(entry.as_object()->size(), 2U);
+    EXPECT_LE(entry.as_object()->size(), 3U);
+  }
 }
 
 TEST(ChatCompletions, StreamsLogprobsOnce) {
@@ -457,6 +503,17 @@ TEST(Completions, ScoresAPromptWithoutGenerating) {
   EXPECT_EQ(at(body, "choices.0.logprobs.tokens").as_array()->size(), 3U);
   EXPECT_EQ(integer_at(body, "usage.completion_tokens"), 0);
   EXPECT_EQ(text_at(body, "choices.0.finish_reason"), "length");
+}
+
+TEST(Completions, ReportLogprobsOfThePromptByTokenId) {
+  TestServer server;
+  const json::Value body =
+      server.complete_json(R"({"prompt": [3, 4, 6], "max_tokens": 1, "prompt_logprobs": 0})");
+  const json::Value logprobs = at(body, "choices.0.prompt_logprobs");
+  ASSERT_EQ(logprobs.as_array()->size(), 3U);
+  EXPECT_TRUE(at(logprobs, "0").is_null());
+  EXPECT_LE(*at(logprobs, "2.6.logprob").as_double(), 0.0);
+  EXPECT_TRUE(at(body, "choices.0.logprobs").is_null());
 }
 
 // --- life cycle

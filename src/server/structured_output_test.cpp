@@ -64,6 +64,16 @@ TEST(StructuredOutput, BeginsBehindTheReasoning) {
   EXPECT_THAT(text_at(body, "choices.0.message.content"), AnyOf("A", "B"));
 }
 
+TEST(StructuredOutput, HoldsAfterThinkingThatWasClosed) {
+  TestServer server;
+  server.set_answer("Let me think about this for a long time, for I have it.");
+  const json::Value body = server.chat_json(chat_body(
+      R"(, "temperature": 0, "thinking": {"type": "enabled", "budget_tokens": 3},
+         "guided_choice": ["A", "B"])"));
+  EXPECT_EQ(integer_at(body, "usage.completion_tokens_details.reasoning_tokens"), 3);
+  EXPECT_THAT(text_at(body, "choices.0.message.content"), AnyOf("A", "B"));
+}
+
 constexpr const char* kTools =
     R"(, "tools": [
       {"type": "function", "function": {"name": "roll", "strict": true, "parameters":
