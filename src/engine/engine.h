@@ -23,6 +23,9 @@ struct EngineConfig {
   int32_t prefill_chunk_tokens = 512;
   // Decoding requests wait no longer than this for the prefill of others; 0: as long as it takes.
   Duration max_gap = std::chrono::milliseconds(150);
+  // Requests that wait longer to run for the first time end with reason "queue_timeout"; 0: as long
+  // as it takes. A request may have its own.
+  Duration queue_timeout{};
   std::vector<int32_t> eos_token_ids;
   // Where cached prefixes go when the pool needs their place; 0: nowhere.
   int64_t kv_host_bytes = 0;

@@ -113,6 +113,7 @@ Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
                      .max_gap = config.max_gap},
       .requests = {.vocab_size = info.vocab_size, .max_context = static_cast<int32_t>(max_context)},
       .base_seed = base_seed,
+      .queue_timeout = config.queue_timeout,
   };
 }
 
@@ -133,8 +134,12 @@ EngineCore::EngineCore(Options options,
 void EngineCore::add(Request request, OutputSink sink, TimePoint arrived) {
   const int32_t max_tokens = resolved_max_tokens(request, options_.requests);
   const uint64_t default_seed = split_mix64(options_.base_seed, num_added_++);
-  scheduler_.add(std::make_unique<Sequence>(
-      std::move(request), std::move(sink), tokenizer_, max_tokens, default_seed, arrived));
+  const Duration limit =
+      request.queue_timeout > Duration::zero() ? request.queue_timeout : options_.queue_timeout;
+  auto sequence = std::make_unique<Sequence>(
+      std::move(request), std::move(sink), tokenizer_, max_tokens, default_seed, arrived);
+  if (limit > Duration::zero()) sequence->start_by = arrived + limit;
+  scheduler_.add(std::move(sequence));
 }
 
 void EngineCore::cancel(std::string_view request_id) {
@@ -150,12 +155,23 @@ void EngineCore::cancel_all() {
 
 void EngineCore::step() {
   const TimePoint begin = clock_.now();
+  expire_waiting(begin);
   std::vector<ScheduledChunk> chunks = scheduler_.schedule();
   if (chunks.empty()) return scheduler_.kv().wait_fetched(kFetchWait);
   resume_slots();
   // A sequence whose snapshot was damaged has ended.
   std::erase_if(chunks, [this](const auto& chunk) { return !scheduler_.has(chunk.sequence); });
   if (!chunks.empty()) run_step(chunks, begin);
+}
+
+void EngineCore::expire_waiting(TimePoint now) {
+  for (Sequence* sequence : scheduler_.overdue(now)) {
+    Error error = exhausted(fmt::format(
+        "the request waited {:.1f} s to be started, longer than it may; try again later",
+        to_seconds(now - sequence->arrived)));
+    error.reason = "queue_timeout";
+    fail(*sequence, std::move(error));
+  }
 }
 
 // Also for sequences without a chunk in this step: their snapshot may be evicted after it.

@@ -40,7 +40,8 @@ class EngineCore final {
     std::vector<int32_t> eos_token_ids;
     SchedulerLimits scheduling;
     RequestLimits requests;
-    uint64_t base_seed = 0;  // requests without a seed draw theirs from it
+    uint64_t base_seed = 0;    // requests without a seed draw theirs from it
+    Duration queue_timeout{};  // of requests without their own; 0: any
   };
 
   // Makes the options that fit the runner. kInvalidArgument names the config field.
@@ -75,6 +76,7 @@ class EngineCore final {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
+  void expire_waiting(TimePoint now);
   void resume_slots();
   void run_step(std::span<const ScheduledChunk> chunks, TimePoint begin);
   void share_computed(Sequence& sequence);

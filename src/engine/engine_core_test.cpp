@@ -257,6 +257,35 @@ TEST_F(EngineCoreTest, CancelFreesSlotAndPagesAtOnce) {
   EXPECT_EQ(second.finishes.at(0).usage.completion_tokens, 0);
 }
 
+TEST_F(EngineCoreTest, EndsWhatWaitsLongerThanItMay) {
+  auto core = make_core(testing::hashed_logits(static_cast<int32_t>(kTokens.size())));
+  Received first;
+  Received patient;
+  Received hasty;
+  const SamplingParams sampling{.temperature = 0, .max_tokens = 8, .ignore_eos = true};
+  const auto add = [&](std::string id, Received& received, Duration queue_timeout) {
+    core->add({.id = std::move(id),
+               .prompt_ids = {1, 2, 3},
+               .sampling = sampling,
+               .queue_timeout = queue_timeout},
+              received.sink(),
+              clock_.now());
+  };
+  add("1", first, std::chrono::seconds(3));  // runs at once: its limit means nothing
+  add("2", patient, {});
+  add("3", hasty, std::chrono::seconds(3));
+  for (int i = 0; i < 3; ++i) core->step();  // a second each
+  EXPECT_TRUE(hasty.finishes.empty());
+  core->step();
+  ASSERT_EQ(hasty.finishes.size(), 1U);
+  EXPECT_EQ(hasty.finishes[0].reason, FinishReason::kError);
+  EXPECT_EQ(hasty.finishes[0].error.reason, "queue_timeout");
+  EXPECT_EQ(hasty.finishes[0].queue_seconds, 3);
+  while (!core->is_idle()) core->step();
+  EXPECT_EQ(first.finishes.at(0).reason, FinishReason::kLength);
+  EXPECT_EQ(patient.finishes.at(0).reason, FinishReason::kLength);
+}
+
 TEST_F(EngineCoreTest, MeasuresThePhases) {
   const Received got = run({1, 2, kEos}, {});
   EXPECT_EQ(got.finishes[0].queue_seconds, 0);

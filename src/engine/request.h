@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "grammar/grammar.h"
 
@@ -58,6 +59,9 @@ struct Request {
   std::string owner;
   // Prefixes are reused only among requests of equal salt.
   std::string cache_salt;
+  // How long it may wait to run for the first time; then it ends with kError, reason
+  // "queue_timeout". 0: as the engine is configured.
+  Duration queue_timeout{};
   // What the output must look like; null: anything. Shared with other requests of the same
   // constraint. The output ends when the grammar does, also under ignore_eos and min_tokens.
   std::shared_ptr<const grammar::Grammar> grammar;

@@ -266,6 +266,14 @@ Sequence* Scheduler::any() const {
   if (!running_.empty()) return running_.front().get();
   return waiting_.empty() ? nullptr : waiting_.front().get();
 }
+std::vector<Sequence*> Scheduler::overdue(TimePoint now) const {
+  std::vector<Sequence*> sequences;
+  for (const auto& sequence : waiting_) {
+    if (!sequence->started && now >= sequence->start_by) sequences.push_back(sequence.get());
+  }
+  return sequences;
+}
+
 
 void Scheduler::check_invariants() const {
   kv_.tree().check_invariants();

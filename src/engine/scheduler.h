@@ -55,6 +55,8 @@ class Scheduler final {
   std::unique_ptr<Sequence> remove(const Sequence& sequence);
 
   Sequence* find(std::string_view request_id) const;
+  // The waiting sequences that have never run and may not wait any longer.
+  std::vector<Sequence*> overdue(TimePoint now) const;
   bool has(const Sequence* sequence) const;  // running
   Sequence* any() const;                     // null when there are none
   const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }

@@ -82,6 +82,7 @@ struct Sequence {
   std::optional<TimePoint> started;      // first scheduled
   std::optional<int32_t> num_cached;     // prompt tokens that the first start found cached
   std::optional<TimePoint> first_token;  // first token sampled
+  TimePoint start_by = TimePoint::max();
   TimePoint last_token;                  // valid after the first
   Duration longest_gap{};                // between two tokens
   int32_t num_preemptions = 0;
