@@ -126,17 +126,18 @@ void PrefixTree::erase_root_if_unused(NodeId node) {
 
 SnapshotId PrefixTree::take_snapshot(NodeId node) {
   Node& entry = at(node);
+  CHECK(entry.num_pins == 0) << node.value;
   snapshots_.erase({entry.snapshot_last_used, node});
   return std::exchange(entry.snapshot, SnapshotId{});
 }
 
 SnapshotId PrefixTree::add_snapshot(NodeId node, Retention retention) {
   CHECK(at(node).page.is_valid() && !at(node).snapshot.is_valid()) << node.value;
-  if (num_snapshots_ == 0) return {};
-  if (free_snapshots_.empty()) {
-    free_snapshots_.push_back(take_snapshot(snapshots_.begin()->second));
+  if (const NodeId victim = next_snapshot_victim(); victim.is_valid()) {
+    free_snapshots_.push_back(take_snapshot(victim));
     ++num_snapshot_evictions_;
   }
+  if (free_snapshots_.empty()) return {};
   Node& entry = at(node);
   entry.snapshot = free_snapshots_.back();
   free_snapshots_.pop_back();
@@ -146,12 +147,38 @@ SnapshotId PrefixTree::add_snapshot(NodeId node, Retention retention) {
   return entry.snapshot;
 }
 
+NodeId PrefixTree::next_snapshot_victim() const {
+  if (!free_snapshots_.empty() || snapshots_.empty()) return {};
+  return snapshots_.begin()->second;
+}
+
 void PrefixTree::keep_snapshot(NodeId node) {
   Node& entry = at(node);
   if (!entry.snapshot.is_valid()) return;
+  entry.retention = Retention::kLasting;
+  if (entry.num_pins > 0) return;
   snapshots_.erase({entry.snapshot_last_used, node});
   entry.snapshot_last_used = ++now_;
+  snapshots_.insert({entry.snapshot_last_used, node});
+}
+
+SnapshotId PrefixTree::pin_snapshot(NodeId node) {
+  Node& entry = at(node);
+  CHECK(entry.snapshot.is_valid()) << node.value;
   entry.retention = Retention::kLasting;
+  if (entry.num_pins++ == 0) {
+    snapshots_.erase({entry.snapshot_last_used, node});
+    ++num_pinned_;
+  }
+  return entry.snapshot;
+}
+
+void PrefixTree::unpin_snapshot(NodeId node) {
+  Node& entry = at(node);
+  CHECK(entry.num_pins > 0) << node.value;
+  if (--entry.num_pins > 0) return;
+  --num_pinned_;
+  entry.snapshot_last_used = ++now_;
   snapshots_.insert({entry.snapshot_last_used, node});
 }
 
@@ -163,20 +190,25 @@ void PrefixTree::drop_snapshot(NodeId node) {
   if (at(node).snapshot.is_valid()) free_snapshots_.push_back(take_snapshot(node));
 }
 
+PrefixTree::Evicted PrefixTree::contents(NodeId node) const {
+  const Node& entry = at(node);
+  return {.page = entry.page,
+          .snapshot = entry.snapshot,
+          .name = entry.name,
+          .parent = at(entry.parent).name,
+          .tokens = entry.tokens,
+          .is_resumable = entry.snapshot.is_valid() || entry.is_resumable_elsewhere};
+}
+
 std::optional<PrefixTree::Evicted> PrefixTree::evict() {
   if (leaves_.empty()) return std::nullopt;
   const NodeId node = leaves_.begin()->second;
   leaves_.erase(leaves_.begin());
   const NodeId parent = at(node).parent;
-  Evicted evicted{.page = at(node).page,
-                  .snapshot = at(node).snapshot,
-                  .name = at(node).name,
-                  .parent = at(parent).name,
-                  .tokens = std::move(at(node).tokens),
-                  .is_resumable = at(node).snapshot.is_valid() || at(node).leads_to_resumable};
+  Evicted evicted = contents(node);
   if (evicted.snapshot.is_valid()) free_snapshots_.push_back(take_snapshot(node));
   erase_node(node);
-  at(parent).leads_to_resumable |= evicted.is_resumable;
+  at(parent).is_resumable_elsewhere |= evicted.is_resumable;
   --num_pages_;
   --num_evictable_;
   Node& above = at(parent);
@@ -191,6 +223,7 @@ void PrefixTree::check_invariants() const {
   int32_t evictable = 0;
   size_t leaves = 0;
   size_t snapshots = 0;
+  size_t pinned = 0;
   size_t live = 0;
   std::vector<int32_t> children(nodes_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -201,8 +234,10 @@ void PrefixTree::check_invariants() const {
     CHECK(by_name_.at(node.name) == id);
     if (node.snapshot.is_valid()) {
       ++snapshots;
-      CHECK(snapshots_.contains({node.snapshot_last_used, id}));
+      pinned += node.num_pins > 0 ? 1 : 0;
+      CHECK(snapshots_.contains({node.snapshot_last_used, id}) == (node.num_pins == 0));
     }
+    CHECK(node.num_pins == 0 || node.snapshot.is_valid());
     if (!node.page.is_valid()) continue;
     ++pages;
     ++children[static_cast<size_t>(node.parent.value)];
@@ -215,7 +250,8 @@ void PrefixTree::check_invariants() const {
   }
   for (size_t i = 0; i < nodes_.size(); ++i) CHECK(nodes_[i].num_children == children[i]);
   CHECK(pages == num_pages_ && evictable == num_evictable_);
-  CHECK(leaves == leaves_.size() && snapshots == snapshots_.size());
+  CHECK(leaves == leaves_.size() && snapshots == snapshots_.size() + pinned);
+  CHECK(pinned == static_cast<size_t>(num_pinned_));
   CHECK(live == by_name_.size());
   CHECK(static_cast<size_t>(num_snapshots_) == snapshots + free_snapshots_.size());
 }

@@ -40,14 +40,14 @@ class PrefixTree final {
     int32_t num_snapshots = 0;
     SipKey key;
   };
-  // What an eviction gave back.
+  // What an eviction gave back: ids are free again, their bytes still in place.
   struct Evicted {
     PageId page;
-    SnapshotId snapshot;  // invalid: there was none; free again
+    SnapshotId snapshot;  // invalid: there was none
     Hash128 name;
     Hash128 parent;
     std::vector<int32_t> tokens;
-    // A sequence can resume here or at an evicted node below.
+    // A sequence can resume here or below, with what a tier beyond the pool may hold.
     bool is_resumable = false;
   };
 
@@ -76,18 +76,28 @@ class PrefixTree final {
   SnapshotId snapshot(NodeId node) const { return at(node).snapshot; }
 
   // Gives the node a snapshot, whose bytes the caller then stores; the least recently used other
-  // one gives way when the pool is full. Invalid when the pool has no places. The node must have
-  // none.
+  // one gives way when the pool is full. Invalid when every place is pinned, or there are none. The
+  // node must have none.
   SnapshotId add_snapshot(NodeId node, Retention retention);
+  // The node whose snapshot add_snapshot() would take now; invalid: it takes none.
+  NodeId next_snapshot_victim() const;
+  // The node's copy in a tier beyond the pool has the snapshot: sequences can resume there also
+  // when the one here is gone.
+  void mark_resumable_elsewhere(NodeId node) { at(node).is_resumable_elsewhere = true; }
   // Marks the node's snapshot as used now, and as lasting.
   void keep_snapshot(NodeId node);
+  // Like keep_snapshot(); and it stays where it is until unpinned as often as pinned.
+  SnapshotId pin_snapshot(NodeId node);
+  void unpin_snapshot(NodeId node);
   // Drops a snapshot that is still kRolling; other ones stay.
   void drop_rolling_snapshot(NodeId node);
-  // Drops the node's snapshot, if any.
+  // Drops the node's snapshot, if any. It must not be pinned.
   void drop_snapshot(NodeId node);
 
   // Gives up the least recently used leaf without references.
   std::optional<Evicted> evict();
+  // What evict() would say of a node, which stays.
+  Evicted contents(NodeId node) const;
 
   int32_t num_pages() const { return num_pages_; }          // owned by nodes
   int32_t num_evictable() const { return num_evictable_; }  // of those: without references
@@ -96,6 +106,7 @@ class PrefixTree final {
   }
   int32_t num_snapshots() const { return num_snapshots_; }
   int64_t num_snapshot_evictions() const { return num_snapshot_evictions_; }
+  int32_t num_pinned_snapshots() const { return num_pinned_; }
 
   // Stops the process unless counts, links and orders agree; for tests.
   void check_invariants() const;
@@ -112,7 +123,8 @@ class PrefixTree final {
     SnapshotId snapshot;
     Retention retention = Retention::kLasting;
     int64_t snapshot_last_used = 0;
-    bool leads_to_resumable = false;  // among the evicted nodes below
+    int32_t num_pins = 0;                 // of the snapshot
+    bool is_resumable_elsewhere = false;  // it or an evicted node below
     bool is_live = false;
   };
   using Order = std::set<std::pair<int64_t, NodeId>>;
@@ -132,11 +144,12 @@ class PrefixTree final {
   std::vector<NodeId> free_nodes_;
   std::unordered_map<Hash128, NodeId> by_name_;
   Order leaves_;     // evictable ones by last use
-  Order snapshots_;  // nodes with one, by its last use
+  Order snapshots_;  // nodes with one that is not pinned, by its last use
   std::vector<SnapshotId> free_snapshots_;
   int32_t num_snapshots_ = 0;
   int32_t num_pages_ = 0;
   int32_t num_evictable_ = 0;
+  int32_t num_pinned_ = 0;
   int64_t num_snapshot_evictions_ = 0;
   int64_t now_ = 0;  // counts uses
 };

@@ -99,6 +99,42 @@ TEST_F(PrefixTreeTest, RollingSnapshotsAreDroppedUnlessKept) {
   EXPECT_EQ(tree_.num_snapshots_used(), 1);
 }
 
+TEST_F(PrefixTreeTest, PinnedSnapshotsStay) {
+  const NodeId root = tree_.open("");
+  const NodeId a = insert(root, {1, 1}, 0);
+  const NodeId b = insert(root, {2, 2}, 1);
+  const NodeId c = insert(root, {3, 3}, 2);
+  const SnapshotId first = tree_.add_snapshot(a, Retention::kLasting);
+  const SnapshotId second = tree_.add_snapshot(b, Retention::kRolling);
+  EXPECT_EQ(tree_.pin_snapshot(a), first);
+  EXPECT_EQ(tree_.pin_snapshot(a), first);
+  EXPECT_EQ(tree_.next_snapshot_victim(), b);
+  tree_.pin_snapshot(b);
+  tree_.drop_rolling_snapshot(b);  // it is lasting now
+  tree_.check_invariants();
+  EXPECT_FALSE(tree_.add_snapshot(c, Retention::kLasting).is_valid());
+  tree_.unpin_snapshot(a);
+  EXPECT_FALSE(tree_.add_snapshot(c, Retention::kLasting).is_valid());
+  tree_.unpin_snapshot(b);
+  tree_.unpin_snapshot(a);
+  EXPECT_EQ(tree_.num_pinned_snapshots(), 0);
+  EXPECT_EQ(tree_.add_snapshot(c, Retention::kLasting), second);
+  tree_.check_invariants();
+}
+
+TEST_F(PrefixTreeTest, ADisplacedSnapshotThatATierHoldsMakesTheNodeWorthKeeping) {
+  const NodeId root = tree_.open("");
+  const NodeId a = insert(root, {1, 1}, 0);
+  const NodeId b = insert(a, {2, 2}, 1);
+  EXPECT_FALSE(tree_.contents(b).is_resumable);
+  tree_.mark_resumable_elsewhere(b);
+  const PrefixTree::Evicted stays = tree_.contents(b);
+  EXPECT_TRUE(stays.is_resumable);
+  EXPECT_EQ(stays.parent, tree_.name(a));
+  EXPECT_TRUE(tree_.evict()->is_resumable);
+  EXPECT_TRUE(tree_.evict()->is_resumable);  // as what leads there
+}
+
 TEST_F(PrefixTreeTest, AnEvictedNodeGivesItsSnapshotBack) {
   const NodeId root = tree_.open("");
   const SnapshotId snapshot = tree_.add_snapshot(insert(root, {1, 1}, 0), Retention::kLasting);

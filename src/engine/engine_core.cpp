@@ -180,7 +180,7 @@ void EngineCore::resume_slots() {
   for (const auto& sequence : scheduler_.running()) {
     if (!sequence->resume) continue;
     const Result<void> result = runner_->restore_slot(sequence->slot, *sequence->resume);
-    sequence->resume.reset();
+    scheduler_.kv().resumed(*sequence);
     if (!result.ok()) failed.emplace_back(sequence.get(), result.error());
   }
   for (auto& [sequence, error] : failed) fail(*sequence, std::move(error));

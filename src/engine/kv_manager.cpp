@@ -82,12 +82,39 @@ bool KvManager::start(Sequence& sequence, int32_t num_spare) {
     return false;
   }
   sequence.num_computed = matched.num_resumable * page_size();
-  sequence.fork_end = static_cast<int32_t>(matched.nodes.size()) * page_size();
-  if (matched.num_resumable > 0) {
-    tree_.keep_snapshot(sequence.path.back());
-    sequence.resume = tree_.snapshot(sequence.path.back());
-  }
+  sequence.forks.assign(1, static_cast<int32_t>(matched.nodes.size()) * page_size());
+  if (matched.num_resumable > 0) sequence.resume = tree_.pin_snapshot(sequence.path.back());
   return true;
+}
+
+void KvManager::resumed(Sequence& sequence) {
+  if (!sequence.resume) return;
+  tree_.unpin_snapshot(sequence.path.back());
+  sequence.resume.reset();
+}
+
+// Tokens that a waiting sequence and a running one begin with alike, in whole pages, as far as the
+// waiting one can use them.
+int32_t KvManager::common_end(Sequence& sequence, Sequence& leader) {
+  if (sequence.request.owner != leader.request.owner ||
+      sequence.request.cache_salt != leader.request.cache_salt) {
+    return 0;
+  }
+  const cache::NodeId root = leader.path.front();
+  const int32_t most = std::min(last_boundary(sequence), leader.num_tokens()) / page_size();
+  int32_t i = 0;
+  while (i < most && page_name(sequence, root, i) == page_name(leader, root, i)) ++i;
+  return i * page_size();
+}
+
+int32_t KvManager::follow(Sequence& sequence, Sequence& leader) {
+  if (!has_prefix_cache() || sequence.wants_prompt_logprobs()) return 0;
+  const int32_t end = common_end(sequence, leader);
+  if (end <= leader.num_computed) return 0;
+  const int32_t start = match(sequence, leader.path.front()).num_resumable * page_size();
+  if (start > leader.num_computed) return 0;
+  if (std::ranges::find(leader.forks, end) == leader.forks.end()) leader.forks.push_back(end);
+  return end;
 }
 
 bool KvManager::grow(Sequence& sequence) {
@@ -108,18 +135,19 @@ bool KvManager::take_pages(Sequence& sequence, int32_t count) {
 void KvManager::release(Sequence& sequence) {
   const size_t num_shared = sequence.path.empty() ? 0 : sequence.path.size() - 1;
   pages_.release(std::span(sequence.block_table).subspan(num_shared));
+  resumed(sequence);
   for (size_t i = sequence.path.size(); i-- > 0;) tree_.release(sequence.path[i]);
   sequence.block_table.clear();
   sequence.path.clear();
-  sequence.resume.reset();
   sequence.rolling = {};
   sequence.has_fetched = false;
-  sequence.fork_end = 0;
+  sequence.forks.clear();
 }
 
 bool KvManager::wants_snapshot_at(const Sequence& sequence, int32_t num_tokens) const {
   const int32_t interval = limits_.snapshot_interval * page_size();
-  return num_tokens == last_boundary(sequence) || num_tokens == sequence.fork_end ||
+  return num_tokens == last_boundary(sequence) ||
+         std::ranges::find(sequence.forks, num_tokens) != sequence.forks.end() ||
          (interval > 0 && num_tokens % interval == 0);
 }
 
@@ -170,9 +198,19 @@ std::optional<cache::SnapshotId> KvManager::place_snapshot(Sequence& sequence) {
     sequence.rolling = node;
   }
   const cache::SnapshotId place =
-      tree_.add_snapshot(node, is_wanted ? cache::Retention::kLasting : cache::Retention::kRolling);
+      add_snapshot(node, is_wanted ? cache::Retention::kLasting : cache::Retention::kRolling);
   if (!place.is_valid()) return std::nullopt;
   return place;
+}
+
+// The snapshot that gives way goes to the tiers, with the entries of its page.
+cache::SnapshotId KvManager::add_snapshot(cache::NodeId node, cache::Retention retention) {
+  const cache::NodeId victim = tree_.next_snapshot_victim();
+  if (offload_ && victim.is_valid()) {
+    offload_->put(tree_.contents(victim), KvTier::WhenFull::kGiveUp);
+    tree_.mark_resumable_elsewhere(victim);
+  }
+  return tree_.add_snapshot(node, retention);
 }
 
 void KvManager::drop_snapshot(const Sequence& sequence) {
@@ -207,10 +245,11 @@ void KvManager::close() {
   offload_->tier().close();
 }
 
-// Names of the pages that follow those in the tree, up to the last one at which the tiers can
-// resume.
-std::vector<Hash128> KvManager::names_outside(Sequence& sequence, cache::NodeId root) {
-  const auto num_inside = static_cast<int32_t>(match(sequence, root).nodes.size());
+// The pages that follow those in the tree, up to the last one at which the tiers can resume. Where
+// there are none, the last page in the tree whose snapshot only the tiers have.
+std::vector<Hash128> KvManager::names_to_fetch(Sequence& sequence, cache::NodeId root) {
+  const Match matched = match(sequence, root);
+  const auto num_inside = static_cast<int32_t>(matched.nodes.size());
   const int32_t num_full = last_boundary(sequence) / page_size();
   std::vector<Hash128> names;
   size_t num_resumable = 0;
@@ -222,6 +261,10 @@ std::vector<Hash128> KvManager::names_outside(Sequence& sequence, cache::NodeId 
     if (holds == KvTier::Holds::kEntriesAndSnapshot) num_resumable = names.size();
   }
   names.resize(num_resumable);
+  for (int32_t i = num_inside; names.empty() && i-- > matched.num_resumable;) {
+    const Hash128& name = page_name(sequence, root, i);
+    if (offload_->tier().holds(name) == KvTier::Holds::kEntriesAndSnapshot) names.push_back(name);
+  }
   return names;
 }
 
@@ -234,7 +277,7 @@ bool KvManager::fetch(Sequence& sequence) {
   if (sequence.has_fetched || sequence.wants_prompt_logprobs()) return true;
   sequence.has_fetched = true;
   const cache::NodeId root = tree_.open(name_space_of(sequence.request));
-  fetching_ = names_outside(sequence, root);
+  fetching_ = names_to_fetch(sequence, root);
   if (fetching_.empty()) {
     tree_.release(root);
     return true;
@@ -270,7 +313,10 @@ void KvManager::adopt(TierPages&& pages) {
 // Under its parent, which is in the tree and referenced. Invalid when it cannot be used.
 cache::NodeId KvManager::adopt_page(const TierPage& stored) {
   const cache::NodeId existing = tree_.find(stored.name);
-  if (existing.is_valid()) return existing;
+  if (existing.is_valid()) {
+    adopt_snapshot(existing, stored);
+    return existing;
+  }
   if (stored.tokens.size() != static_cast<size_t>(page_size())) return {};
   if (tree_.child_name(stored.parent, stored.tokens) != stored.name) return {};
   if (pages_.num_free() == 0 && !evict_one()) return {};
@@ -282,10 +328,14 @@ cache::NodeId KvManager::adopt_page(const TierPage& stored) {
   }
   const cache::NodeId node =
       tree_.insert(tree_.find(stored.parent), stored.name, stored.tokens, taken->front());
-  if (stored.snapshot.empty()) return node;
-  const cache::SnapshotId place = tree_.add_snapshot(node, cache::Retention::kLasting);
-  if (place.is_valid() && !offload_->load_snapshot(stored, place).ok()) tree_.drop_snapshot(node);
+  adopt_snapshot(node, stored);
   return node;
+}
+
+void KvManager::adopt_snapshot(cache::NodeId node, const TierPage& stored) {
+  if (stored.snapshot.empty() || tree_.snapshot(node).is_valid()) return;
+  const cache::SnapshotId place = add_snapshot(node, cache::Retention::kLasting);
+  if (place.is_valid() && !offload_->load_snapshot(stored, place).ok()) tree_.drop_snapshot(node);
 }
 
 }  // namespace nibble::engine

@@ -7,6 +7,7 @@
 // it there; a page that the tree already has is given back. A sequence resumes only where the tree
 // has a snapshot, so snapshots are taken where reuse is likely: at the end of a prompt, at every
 // page that generation completes (the last one stays), where two prompts part, and at an interval.
+// Beyond the pool, tiers take evicted pages and the snapshots that others displace.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ class KvManager final {
  public:
   explicit KvManager(const KvLimits& limits);
 
-  // From now on evicted pages go beyond the pool, from where fetch() brings them back.
+  // From now on what is evicted goes beyond the pool, from where fetch() brings it back.
   void attach(std::unique_ptr<KvOffload> offload) { offload_ = std::move(offload); }
   const KvOffload* offload() const { return offload_.get(); }
 
@@ -52,6 +53,12 @@ class KvManager final {
   // snapshot comes from the prefix cache: num_computed becomes its length and `resume` names the
   // snapshot. False, with nothing changed, unless `num_spare` pages stay available.
   bool start(Sequence& sequence, int32_t num_spare);
+  // The slot's state has been read from `resume`.
+  void resumed(Sequence& sequence);
+  // Whether `sequence`, which waits, gets further by waiting for `leader`, which runs, to compute
+  // the beginning that both have: it is nowhere behind where `sequence` could start. The leader
+  // then leaves a snapshot where they part, at the returned number of tokens; 0: no.
+  int32_t follow(Sequence& sequence, Sequence& leader);
   // Pages for the tokens that a running sequence has gained. False when there are none.
   bool grow(Sequence& sequence);
   // Takes everything back; what is full stays cached.
@@ -71,6 +78,7 @@ class KvManager final {
 
   const cache::PagePool& pages() const { return pages_; }
   const cache::PrefixTree& tree() const { return tree_; }
+  int32_t pages_of(int32_t num_tokens) const;
   // Free, or cached and unreferenced.
   int32_t num_available() const { return pages_.num_free() + tree_.num_evictable(); }
   int64_t num_evictions() const { return num_evictions_; }
@@ -84,17 +92,19 @@ class KvManager final {
   };
 
   int32_t page_size() const { return limits_.page_size; }
-  int32_t pages_of(int32_t num_tokens) const;
   std::span<const int32_t> page_tokens(const Sequence& sequence, int32_t index) const;
   const Hash128& page_name(Sequence& sequence, cache::NodeId root, int32_t index);
-  std::vector<Hash128> names_outside(Sequence& sequence, cache::NodeId root);
+  std::vector<Hash128> names_to_fetch(Sequence& sequence, cache::NodeId root);
   void adopt(TierPages&& pages);
   cache::NodeId adopt_page(const TierPage& page);
+  void adopt_snapshot(cache::NodeId node, const TierPage& page);
   bool evict_one();
   Match match(Sequence& sequence, cache::NodeId root);
   bool take_pages(Sequence& sequence, int32_t count);
   bool wants_snapshot_at(const Sequence& sequence, int32_t num_tokens) const;
   int32_t last_boundary(const Sequence& sequence) const;
+  int32_t common_end(Sequence& sequence, Sequence& leader);
+  cache::SnapshotId add_snapshot(cache::NodeId node, cache::Retention retention);
 
   KvLimits limits_;
   cache::PagePool pages_;

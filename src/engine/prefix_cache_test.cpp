@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -58,8 +59,30 @@ class PrefixCacheTest : public ::testing::Test {
   testing::Received run(Request request) {
     testing::Received received;
     core_->add(std::move(request), received.sink(), clock_.now());
-    while (!core_->is_idle()) core_->step();
+    finish_all();
+    return received;
+  }
+
+  void finish_all() {
+    while (!core_->is_idle()) step();
+  }
+  void step() {
+    core_->step();
+    clock_.advance(std::chrono::milliseconds(1));
     core_->scheduler().check_invariants();
+  }
+
+  // Their results in order of the requests, which arrive together; `on_step` runs after each step.
+  std::vector<testing::Received> run_together(const std::vector<Request>& requests,
+                                              const std::function<void(int32_t)>& on_step = {}) {
+    std::vector<testing::Received> received(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      core_->add(requests[i], received[i].sink(), clock_.now());
+    }
+    for (int32_t i = 0; !core_->is_idle(); ++i) {
+      step();
+      if (on_step) on_step(i);
+    }
     return received;
   }
 
@@ -139,6 +162,106 @@ TEST_F(PrefixCacheTest, WhereTwoPromptsPartTheThirdResumes) {
   EXPECT_EQ(cached(request(prompt(), 1)), 5 * kPageSize);
 }
 
+TEST_F(PrefixCacheTest, EightOfOnePromptAtOnceComputeItsPagesOnce) {
+  make_core(1200, 64);
+  const Tokens prompt = random_tokens(2000);  // 124 pages that can be shared, and 16 tokens
+  const Tokens alone = run(request(prompt, 5)).token_ids;
+  core_->flush_cache();
+  const int64_t before = core_->stats().prompt_tokens_total;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 8; ++i) requests.push_back(request(prompt, 5));
+  const auto received = run_together(requests);
+  EXPECT_EQ(core_->stats().prompt_tokens_total - before, 2000 + 7 * kPageSize);
+  for (size_t i = 0; i < received.size(); ++i) {
+    EXPECT_EQ(received[i].token_ids, alone);
+    EXPECT_EQ(received[i].finishes.at(0).usage.cached_tokens, i == 0 ? 0 : 124 * kPageSize);
+  }
+}
+
+// Five pages in common are no multiple of the snapshot interval: the first one leaves a snapshot
+// there because the others wait for it.
+TEST_F(PrefixCacheTest, AgentsThatArriveTogetherShareTheirBeginning) {
+  make_core(200, 32);
+  const Tokens common = random_tokens(5 * kPageSize + 7);
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 6; ++i) {
+    Tokens prompt = common;
+    append(prompt, random_tokens(50));
+    requests.push_back(request(prompt, 3));
+  }
+  const auto received = run_together(requests);
+  for (size_t i = 1; i < received.size(); ++i) {
+    EXPECT_EQ(received[i].finishes.at(0).usage.cached_tokens, 5 * kPageSize) << i;
+  }
+}
+
+TEST_F(PrefixCacheTest, WhenTheFirstOfThemIsCancelledTheNextGoesOn) {
+  make_core(200, 32);
+  const Tokens prompt = random_tokens(30 * kPageSize);
+  const Tokens alone = run(request(prompt, 4)).token_ids;
+  core_->flush_cache();
+  const int64_t before = core_->stats().prompt_tokens_total;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 3; ++i) requests.push_back(request(prompt, 4));
+  const auto received = run_together(requests, [&](int32_t i) {
+    if (i == 2) core_->cancel(requests[0].id);
+  });
+  EXPECT_EQ(received[0].finishes.at(0).reason, FinishReason::kCancelled);
+  EXPECT_EQ(received[1].token_ids, alone);
+  EXPECT_EQ(received[2].token_ids, alone);
+  // Nothing but what followed the last snapshot of the first is computed twice.
+  const int64_t shared = 30 * kPageSize + kPageSize;
+  EXPECT_LE(core_->stats().prompt_tokens_total - before, shared + kSnapshotPages * kPageSize);
+}
+
+TEST_F(PrefixCacheTest, NobodyWaitsForAPrefixOfLessPriority) {
+  make_core(200, 32);
+  const Tokens prompt = random_tokens(30 * kPageSize);
+  std::vector<Request> requests = {request(prompt, 4), request(prompt, 4)};
+  requests[0].priority = -1;
+  testing::Received low;
+  testing::Received high;
+  core_->add(requests[0], low.sink(), clock_.now());
+  step();
+  core_->add(requests[1], high.sink(), clock_.now());
+  step();
+  EXPECT_EQ(core_->scheduler().num_running(), 2);
+  finish_all();
+  EXPECT_EQ(high.token_ids, low.token_ids);
+}
+
+// Slots and pages for those that wait are kept; who comes after them does not take them.
+TEST_F(PrefixCacheTest, WhoWaitsForAPrefixKeepsItsPlace) {
+  make_core(100, 32);
+  const Tokens prompt = random_tokens(20 * kPageSize);
+  std::vector<testing::Received> received(10);
+  for (size_t i = 0; i < 8; ++i) {
+    core_->add(request(prompt, 40), received[i].sink(), clock_.now());
+  }
+  for (size_t i = 8; i < 10; ++i) {
+    core_->add(request(random_tokens(20), 200), received[i].sink(), clock_.now());
+  }
+  step();
+  EXPECT_EQ(core_->scheduler().num_running(), 1);
+  finish_all();
+  for (size_t i = 1; i < 8; ++i) {
+    EXPECT_LT(received[i].finishes.at(0).queue_seconds, received[8].finishes.at(0).queue_seconds);
+  }
+}
+
+TEST_F(PrefixCacheTest, OthersRunWhileSomeWaitForAPrefix) {
+  make_core(100, 32);
+  const Tokens prompt = random_tokens(20 * kPageSize);
+  std::vector<testing::Received> received(3);
+  core_->add(request(prompt, 4), received[0].sink(), clock_.now());
+  core_->add(request(prompt, 4), received[1].sink(), clock_.now());
+  core_->add(request(random_tokens(20), 4), received[2].sink(), clock_.now());
+  step();
+  EXPECT_EQ(core_->scheduler().num_running(), 2);
+  EXPECT_EQ(core_->scheduler().num_waiting(), 1);
+  finish_all();
+}
+
 TEST_F(PrefixCacheTest, PromptLogprobsComputeEverything) {
   make_core(64, 16);
   const Tokens prompt = random_tokens(4 * kPageSize + 1);
@@ -179,6 +302,38 @@ TEST_F(PrefixCacheTest, EvictedPrefixesComeBackFromHostMemory) {
   core_->flush_cache();
   EXPECT_EQ(core_->stats().tier_bytes, 0);
   EXPECT_EQ(cached(request(prompts[0], 1)), 0);
+}
+
+// Pages enough for everything, snapshots for one prompt.
+TEST_F(PrefixCacheTest, DisplacedSnapshotsComeBackFromHostMemory) {
+  make_core(300, 3, make_memory_tier(1 << 20, nullptr));
+  std::vector<Tokens> prompts;
+  std::vector<Tokens> cold;
+  for (int32_t i = 0; i < 6; ++i) {
+    prompts.push_back(random_tokens(7 * kPageSize + 2));
+    cold.push_back(run(request(prompts.back(), 20)).token_ids);
+  }
+  EXPECT_EQ(core_->stats().pages_evicted_total, 0);
+  EXPECT_GT(core_->stats().snapshots_evicted_total, 0);
+  for (int32_t round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const testing::Received warm = run(request(prompts[i], 20));
+      EXPECT_EQ(warm.finishes[0].usage.cached_tokens, 7 * kPageSize) << i;
+      EXPECT_EQ(warm.token_ids, cold[i]) << i;
+    }
+  }
+}
+
+// The page goes after its snapshot did; what the tier has of both is one prefix.
+TEST_F(PrefixCacheTest, PagesFollowTheirSnapshotsIntoTheTier) {
+  make_core(12, 2, make_memory_tier(1 << 20, nullptr));
+  const Tokens prompt = random_tokens(6 * kPageSize + 2);
+  const Tokens cold = run(request(prompt, 1)).token_ids;
+  for (int32_t i = 0; i < 4; ++i) run(request(random_tokens(5 * kPageSize + 2), 1));
+  EXPECT_GT(core_->stats().pages_evicted_total, 0);
+  const testing::Received warm = run(request(prompt, 1));
+  EXPECT_EQ(warm.finishes[0].usage.cached_tokens, 6 * kPageSize);
+  EXPECT_EQ(warm.token_ids, cold);
 }
 
 TEST_F(PrefixCacheTest, PrefixesOnDiskSurviveARestart) {

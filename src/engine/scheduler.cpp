@@ -101,28 +101,61 @@ bool Scheduler::goes_before(const Sequence& a, const Sequence& b) const {
   return a.arrival_index < b.arrival_index;
 }
 
-Scheduler::WaitingList::iterator Scheduler::next_waiting() {
-  return std::ranges::min_element(
-      waiting_, [this](const auto& a, const auto& b) { return goes_before(*a, *b); });
+// Of those that do not follow another one; null: there are none.
+Sequence* Scheduler::next_waiting() const {
+  Sequence* next = nullptr;
+  for (const auto& sequence : waiting_) {
+    if (sequence->is_following) continue;
+    if (next == nullptr || goes_before(*sequence, *next)) next = sequence.get();
+  }
+  return next;
 }
 
 void Scheduler::admit() {
+  for (const auto& sequence : waiting_) sequence->is_following = false;
   const int64_t preemptions_before = num_preemptions_;
-  while (!waiting_.empty() && num_preemptions_ == preemptions_before) {
-    Sequence& next = **next_waiting();
-    if (!kv_.fetch(next)) break;
-    if (!try_start(next) && !(make_room(next) && try_start(next))) break;
-    const auto it = std::ranges::find(waiting_, &next, [](const auto& s) { return s.get(); });
-    running_.push_back(std::move(*it));
-    waiting_.erase(it);
-    rank();
+  Kept kept;
+  while (num_preemptions_ == preemptions_before) {
+    Sequence* next = next_waiting();
+    if (next == nullptr) break;
+    if (keep_for_follower(*next, kept)) continue;
+    if (!kv_.fetch(*next)) break;
+    if (!try_start(*next, kept) && !(make_room(*next, kept) && try_start(*next, kept))) break;
+    start(*next);
   }
   CHECK(waiting_.empty() || !running_.empty() || kv_.is_fetching()) << "a sequence must fit";
 }
 
+void Scheduler::start(Sequence& sequence) {
+  const auto it = std::ranges::find(waiting_, &sequence, [](const auto& s) { return s.get(); });
+  running_.push_back(std::move(*it));
+  waiting_.erase(it);
+  rank();
+}
+
+// True when `sequence` waits for the prefix of a running one. Only for one of no less priority,
+// which gets at least the prefill that it would get itself: nobody waits longer than computing the
+// prefix alone would take.
+bool Scheduler::keep_for_follower(Sequence& sequence, Kept& kept) {
+  int32_t end = 0;
+  for (const auto& leader : running_) {
+    const bool is_at_work =
+        leader->num_computed < leader->num_tokens() / limits_.kv.page_size * limits_.kv.page_size;
+    if (!is_at_work || leader->request.priority < sequence.request.priority) continue;
+    end = std::max(end, kv_.follow(sequence, *leader));
+  }
+  if (end == 0) return false;
+  sequence.is_following = true;
+  ++kept.num_slots;
+  // One more, as for sequences that run.
+  kept.num_pages += kv_.pages_of(sequence.num_tokens()) - end / limits_.kv.page_size + 1;
+  return true;
+}
+
 // Every running sequence may need a page soon; starting on the last ones would end in preemption.
-bool Scheduler::try_start(Sequence& sequence) {
-  if (free_slots_.empty() || !kv_.start(sequence, num_running())) return false;
+bool Scheduler::try_start(Sequence& sequence, const Kept& kept) {
+  if (static_cast<int32_t>(free_slots_.size()) <= kept.num_slots) return false;
+  if (!kv_.start(sequence, num_running() + kept.num_pages)) return false;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   if (!sequence.num_cached) sequence.num_cached = sequence.num_computed;
@@ -131,13 +164,14 @@ bool Scheduler::try_start(Sequence& sequence) {
 
 // Preempts sequences of less priority, the newest first, when that gives `sequence` a slot and
 // pages.
-bool Scheduler::make_room(const Sequence& sequence) {
+bool Scheduler::make_room(const Sequence& sequence, const Kept& kept) {
   size_t num_victims = 0;
   int32_t num_pages = kv_.num_available();
   const auto is_enough = [&] {
     const auto num_left = static_cast<int32_t>(running_.size() - num_victims);
     const int32_t num_needed = sequence.num_tokens() / limits_.kv.page_size + 1;
-    return (num_victims > 0 || !free_slots_.empty()) && num_pages >= num_needed + num_left;
+    const auto num_slots = static_cast<int32_t>(free_slots_.size() + num_victims);
+    return num_slots > kept.num_slots && num_pages >= num_needed + num_left + kept.num_pages;
   };
   while (!is_enough()) {
     const size_t left = running_.size() - num_victims;
@@ -232,6 +266,14 @@ void Scheduler::free_resources(Sequence& sequence) {
   kv_.release(sequence);
 }
 
+std::vector<Sequence*> Scheduler::overdue(TimePoint now) const {
+  std::vector<Sequence*> sequences;
+  for (const auto& sequence : waiting_) {
+    if (!sequence->started && now >= sequence->start_by) sequences.push_back(sequence.get());
+  }
+  return sequences;
+}
+
 std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
   const auto take_from = [&](auto& list) -> std::unique_ptr<Sequence> {
     const auto it = std::find_if(
@@ -266,14 +308,6 @@ Sequence* Scheduler::any() const {
   if (!running_.empty()) return running_.front().get();
   return waiting_.empty() ? nullptr : waiting_.front().get();
 }
-std::vector<Sequence*> Scheduler::overdue(TimePoint now) const {
-  std::vector<Sequence*> sequences;
-  for (const auto& sequence : waiting_) {
-    if (!sequence->started && now >= sequence->start_by) sequences.push_back(sequence.get());
-  }
-  return sequences;
-}
-
 
 void Scheduler::check_invariants() const {
   kv_.tree().check_invariants();

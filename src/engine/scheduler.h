@@ -7,6 +7,10 @@
 // When pages run out, the running sequence of least priority, the newest of these, goes back to the
 // queue with its tokens kept and is computed again later; the oldest one never does and therefore
 // always advances.
+//
+// A waiting sequence whose prompt begins as that of a running one, beyond what is cached, waits
+// until that one has computed the beginning. It keeps its place: slot and pages that it needs are
+// not given to those behind it.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +55,12 @@ class Scheduler final {
   // What the step that schedule() returned last took, from there to its last output.
   void observe_step(Duration duration);
 
+  // The waiting sequences that have never run and may not wait any longer.
+  std::vector<Sequence*> overdue(TimePoint now) const;
   // Takes a sequence out, running or waiting, and frees what it holds.
   std::unique_ptr<Sequence> remove(const Sequence& sequence);
 
   Sequence* find(std::string_view request_id) const;
-  // The waiting sequences that have never run and may not wait any longer.
-  std::vector<Sequence*> overdue(TimePoint now) const;
   bool has(const Sequence* sequence) const;  // running
   Sequence* any() const;                     // null when there are none
   const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
@@ -77,15 +81,22 @@ class Scheduler final {
 
  private:
   using WaitingList = std::deque<std::unique_ptr<Sequence>>;
+  // What is free but kept for sequences that wait for a prefix.
+  struct Kept {
+    int32_t num_slots = 0;
+    int32_t num_pages = 0;
+  };
 
   void rank();
   void reserve_or_preempt();
   void preempt(size_t index);
   void free_resources(Sequence& sequence);
   void admit();
-  bool try_start(Sequence& sequence);
-  bool make_room(const Sequence& sequence);
-  WaitingList::iterator next_waiting();
+  void start(Sequence& sequence);
+  bool keep_for_follower(Sequence& sequence, Kept& kept);
+  bool try_start(Sequence& sequence, const Kept& kept);
+  bool make_room(const Sequence& sequence, const Kept& kept);
+  Sequence* next_waiting() const;
   bool goes_before(const Sequence& a, const Sequence& b) const;
   int32_t num_decoding() const;
   int32_t prefill_demand(size_t index) const;

@@ -60,14 +60,17 @@ struct Sequence {
   // The KV manager's: nodes of the prefix tree that the sequence references, the root first; the
   // i-th after it owns page i of the block table.
   std::vector<cache::NodeId> path;
-  std::vector<Hash128> page_names;          // of the pages looked up so far
-  std::optional<cache::SnapshotId> resume;  // the slot's state must be read from it before a step
-  cache::NodeId rolling;                    // holds the snapshot of the last generated page
-  int32_t fork_end = 0;                     // tokens that another prompt began with, at page ends
+  std::vector<Hash128> page_names;  // of the pages looked up so far
+  // The slot's state must be read from it before a step; pinned, of the path's last node.
+  std::optional<cache::SnapshotId> resume;
+  cache::NodeId rolling;       // holds the snapshot of the last generated page
+  std::vector<int32_t> forks;  // where other prompts part from this one, in tokens at page ends
 
   bool has_fetched = false;  // the tiers were asked for its prefix
 
-  int64_t arrival_index = 0;  // the scheduler's: order of arrival
+  // The scheduler's.
+  int64_t arrival_index = 0;  // order of arrival
+  bool is_following = false;  // waits for the prefix that a running sequence computes
 
   TokenCounts counts;
   text::Detokenizer detokenizer;
@@ -79,10 +82,10 @@ struct Sequence {
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt tokens 1, 2, ...
 
   TimePoint arrived;
+  TimePoint start_by = TimePoint::max();
   std::optional<TimePoint> started;      // first scheduled
   std::optional<int32_t> num_cached;     // prompt tokens that the first start found cached
   std::optional<TimePoint> first_token;  // first token sampled
-  TimePoint start_by = TimePoint::max();
   TimePoint last_token;                  // valid after the first
   Duration longest_gap{};                // between two tokens
   int32_t num_preemptions = 0;
