@@ -1,5 +1,7 @@
 #include "server/anthropic_reply.h"
 
+#include <fmt/chrono.h>
+
 #include <utility>
 
 #include "base/check.h"
@@ -228,6 +230,20 @@ json::Object AnthropicReply::message(json::Array content) const {
                             {"stop_reason", nullptr},
                             {"stop_sequence", nullptr},
                             {"usage", usage_object()}});
+}
+
+bool is_anthropic(const HttpRequest& request) {
+  return request.header("anthropic-version") != nullptr;
+}
+
+json::Object anthropic_model(const std::string& name, int64_t created, int32_t max_context) {
+  return json::make_object({{"type", "model"},
+                            {"id", name},
+                            {"display_name", name},
+                            {"created_at", fmt::format("{:%FT%TZ}", fmt::gmtime(created))},
+                            {"lifecycle", "active"},
+                            {"max_input_tokens", max_context},
+                            {"max_tokens", max_context}});
 }
 
 HttpResponse to_anthropic_error(HttpResponse response, std::string_view request_id) {

@@ -69,6 +69,12 @@ class AnthropicReply final {
   bool is_block_open_ = false;  // streaming: the last block has begun and not ended
 };
 
+// True for a client of Anthropic's protocol on a route that several protocols share.
+bool is_anthropic(const HttpRequest& request);
+
+// A model as the protocol lists it. `created`: seconds since 1970.
+json::Object anthropic_model(const std::string& name, int64_t created, int32_t max_context);
+
 // The error of a response in the form of the OpenAI protocol, in Anthropic's: {type, error{type,
 // message}, request_id}. A full queue becomes 529. Other responses pass unchanged.
 HttpResponse to_anthropic_error(HttpResponse response, std::string_view request_id);

@@ -40,28 +40,6 @@ void join(std::string& text, std::string_view block) {
 
 // --- content blocks
 
-// Text, or blocks of text only. `type` of other blocks is refused.
-Result<std::vector<std::string>> read_texts(const json::Value& content, const std::string& path) {
-  if (const std::string* text = content.as_string()) return std::vector<std::string>{*text};
-  const json::Array* blocks = content.as_array();
-  if (blocks == nullptr) return wrong_type(path, "a string or an array of blocks", content);
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < blocks->size(); ++i) {
-    const std::string block_path = fmt::format("{}[{}]", path, i);
-    const json::Object* block = (*blocks)[i].as_object();
-    if (block == nullptr) return wrong_type(block_path, "an object", (*blocks)[i]);
-    FieldReader reader(*block, block_path + ".");
-    TRY_ASSIGN(const std::string type, reader.required_string("type"));
-    if (type != "text") {
-      return unsupported_field(reader.param("type"),
-                               "this model reads text only; expected \"text\"");
-    }
-    TRY_ASSIGN(std::string text, reader.required_string("text"));
-    texts.push_back(std::move(text));
-  }
-  return texts;
-}
-
 // The blocks of one message, in order. A user's tool results are messages of their own.
 class BlockReader final {
  public:
@@ -146,20 +124,18 @@ class BlockReader final {
     bool is_error = false;  // the prompt format has no mark for it; the content tells
     TRY(reader.read("is_error", is_error));
     if (const json::Value* content = reader.any("content")) {
-      TRY_ASSIGN(const std::vector<std::string> texts,
-                 read_texts(*content, reader.param("content")));
-      for (const std::string& text : texts) result.parts.push_back({.type = "text", .text = text});
+      TRY_ASSIGN(std::vector<std::string> texts,
+                 read_texts(*content, reader.param("content"), {{"text"}}));
+      for (std::string& text : texts) {
+        result.parts.push_back({.type = "text", .text = std::move(text)});
+      }
     }
     messages_.push_back(std::move(result));
     return {};
   }
 
-  // The assistant's message; consecutive ones are one turn.
-  Message& current() {
-    const bool continues = !messages_.empty() && messages_.back().role == Role::kAssistant;
-    if (!continues) messages_.push_back({.role = Role::kAssistant});
-    return messages_.back();
-  }
+  // Consecutive messages of the assistant are one turn.
+  Message& current() { return open_turn_of_assistant(messages_); }
 
   const Role role_;
   const std::string path_;
@@ -219,7 +195,7 @@ Result<void> read_messages_field(FieldReader& reader, std::vector<Message>& mess
 Result<void> read_system(FieldReader& reader, std::vector<Message>& messages) {
   const json::Value* system = reader.any("system");
   if (system == nullptr) return {};
-  TRY_ASSIGN(const std::vector<std::string> texts, read_texts(*system, "system"));
+  TRY_ASSIGN(const std::vector<std::string> texts, read_texts(*system, "system", {{"text"}}));
   Message message = {.role = Role::kSystem};
   for (const std::string& text : texts) {
     if (!text.starts_with(kBillingHeader)) join(message.content, text);
@@ -241,18 +217,10 @@ Result<json::Value> read_tool(const json::Value& value, const std::string& path)
     return unsupported_field(reader.param("type"),
                              "this server runs no tools itself; expected \"custom\"");
   }
-  TRY_ASSIGN(std::string name, reader.required_string("name"));
-  TRY(check_function_name(name, reader.param("name")));
-  json::Object function = json::make_object({{"name", std::move(name)}});
-  std::optional<std::string> description;
-  TRY(reader.read("description", description));
-  if (description) function.set("description", *std::move(description));
-  TRY_ASSIGN(const json::Object* schema, reader.object("input_schema"));
-  if (schema == nullptr) return wrong_value(reader.param("input_schema"), "is missing");
-  function.set("parameters", *schema);
-  bool strict = false;
-  TRY(reader.read("strict", strict));
-  if (strict) function.set("strict", true);
+  TRY_ASSIGN(json::Object function, read_flat_tool(reader, "input_schema"));
+  if (function.find("parameters") == nullptr) {
+    return wrong_value(reader.param("input_schema"), "is missing");
+  }
   return json::Value(std::move(function));
 }
 
@@ -315,13 +283,12 @@ Result<void> read_thinking_field(FieldReader& top, ThinkingWish& wish, ChatReque
 Result<void> read_format(FieldReader& parent, std::string_view key, ChatRequest& request) {
   TRY_ASSIGN(const json::Object* format, parent.object(key));
   if (format == nullptr) return {};
-  FormatWish wish = {
-      .kind = FormatWish::Kind::kJsonSchema, .strict = true, .param = parent.param(key)};
+  FormatWish wish = {.kind = FormatWish::Kind::kJsonSchema, .param = parent.param(key)};
   FieldReader reader(*format, wish.param + ".");
   TRY_ASSIGN(const std::string type, reader.required_string("type"));
   if (type != "json_schema") return wrong_value(reader.param("type"), "expected json_schema");
-  TRY_ASSIGN(wish.schema, reader.object("schema"));
-  if (wish.schema == nullptr) return wrong_value(reader.param("schema"), "is missing");
+  TRY(read_schema(reader, wish));
+  wish.strict = true;
   return apply_format(wish, request);
 }
 

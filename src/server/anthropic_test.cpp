@@ -39,22 +39,10 @@ json::Value message_json(TestServer& server, std::string_view body) {
   return json::parse(response.body).value();
 }
 
-struct Event {
-  std::string name;
-  json::Value data;
-};
-
+// Every event has the type of its payload as its name.
 std::vector<Event> named_events(std::string_view stream) {
-  std::vector<Event> events;
-  while (!stream.empty()) {
-    const std::string_view event = stream.substr(0, stream.find("\n\n"));
-    stream.remove_prefix(std::min(stream.size(), event.size() + 2));
-    const size_t data = event.find("\ndata: ");
-    EXPECT_TRUE(event.starts_with("event: ") && data != std::string_view::npos) << event;
-    events.push_back(
-        {std::string(event.substr(7, data - 7)), json::parse(event.substr(data + 7)).value()});
-    EXPECT_EQ(text_at(events.back().data, "type"), events.back().name);
-  }
+  std::vector<Event> events = parse_named_events(stream);
+  for (const Event& event : events) EXPECT_EQ(text_at(event.data, "type"), event.name);
   return events;
 }
 
@@ -65,9 +53,9 @@ std::vector<std::string> outline(const std::vector<Event>& events) {
     std::string name = event.name;
     if (name == "content_block_delta") name = text_at(event.data, "delta.type");
     if (name == "content_block_start") name += " " + text_at(event.data, "content_block.type");
-    if (names.empty() || names.back() != name) names.push_back(std::move(name));
+    names.push_back(std::move(name));
   }
-  return names;
+  return without_repeats(std::move(names));
 }
 
 TEST(AnthropicMessages, AnswersInOneObject) {
@@ -215,6 +203,24 @@ TEST(AnthropicMessages, PutsErrorsIntoItsOwnForm) {
   EXPECT_EQ(model.status, 404);
   EXPECT_THAT(model.body, HasSubstr("not_found_error"));
   EXPECT_THAT(http_get(server.port(), "/v1/messages").body, HasSubstr("\"type\":\"error\""));
+}
+
+TEST(AnthropicMessages, ListsModelsInItsOwnForm) {
+  TestServer server;
+  constexpr const char* kVersion = "anthropic-version: 2023-06-01\r\n";
+  const json::Value list =
+      json::parse(http_get(server.port(), "/v1/models", kVersion).body).value();
+  EXPECT_EQ(text_at(list, "data.0.type"), "model");
+  EXPECT_EQ(text_at(list, "data.0.display_name"), "tiny");
+  EXPECT_THAT(text_at(list, "data.0.created_at"), ::testing::MatchesRegex("20.*T.*Z"));
+  EXPECT_EQ(text_at(list, "first_id"), "tiny");
+  EXPECT_EQ(text_at(list, "last_id"), "alias/tiny");
+  EXPECT_FALSE(*at(list, "has_more").as_bool());
+  const TestResponse one = http_get(server.port(), "/v1/models/alias/tiny", kVersion);
+  EXPECT_EQ(text_at(json::parse(one.body).value(), "id"), "alias/tiny");
+  EXPECT_THAT(http_get(server.port(), "/v1/models/claude", kVersion).body,
+              HasSubstr("not_found_error"));
+  EXPECT_THAT(http_get(server.port(), "/v1/nothing", kVersion).body, HasSubstr("not_found_error"));
 }
 
 TEST(AnthropicMessages, CallsAFullQueueOverloaded) {

@@ -18,8 +18,6 @@ namespace nibble::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::string_view kResponsePrefix = "/v1/responses/";
-constexpr std::string_view kCancelSuffix = "/cancel";
 
 Error api_error(Errc code, std::string message, std::string reason) {
   return {code, std::move(message), std::move(reason), {}};
@@ -27,21 +25,6 @@ Error api_error(Errc code, std::string message, std::string reason) {
 
 std::string reason_of(const Error& error) {
   return error.reason.empty() ? errc_name(error.code) : error.reason;
-}
-
-bool is_in_background(const StoredResponse& stored) {
-  const Result<json::Value> body =
-      json::parse(stored.body, {.max_depth = 256, .max_nodes = INT64_MAX, .max_bytes = INT64_MAX});
-  const json::Value* flag = body.ok() ? body->find("background") : nullptr;
-  return flag != nullptr && flag->as_bool() != nullptr && *flag->as_bool();
-}
-
-HttpResponse unknown_response(const std::string& id) {
-  constexpr size_t kMaxShown = 100;
-  return error_response(
-      api_error(Errc::kNotFound,
-                fmt::format("no response '{}' is kept here", id.substr(0, kMaxShown)),
-                "not_found"));
 }
 
 // Compiled constraints that are kept: each up to Limits::max_cached_bytes.
@@ -69,10 +52,15 @@ struct Api::Route {
     return false;
   }
 
+  bool is_built_in() const {
+    return answer != nullptr || serve != nullptr || work != nullptr || plan != nullptr;
+  }
+
   std::string_view path;
   std::string_view allow;  // methods, as the Allow field lists them
   Access access = Access::kUser;
   Answer answer = nullptr;  // on the I/O thread
+  Serve serve = nullptr;    // likewise, where an answer may be a stream
   Answer work = nullptr;    // or on a parser thread
   Planner plan = nullptr;   // or a completion
   ErrorAdapter adapt_error = nullptr;
@@ -124,7 +112,12 @@ const Api::Route* Api::find_route(std::string_view path) {
       // Known to clients, not to a model that only writes text.
       {.path = "/v1/embeddings", .allow = kWrite},
       {.path = "/v1/rerank", .allow = kWrite},
+      {.path = "/rerank", .allow = kWrite},
       {.path = "/v1/score", .allow = kWrite},
+      {.path = "/score", .allow = kWrite},
+      {.path = "/v1/classify", .allow = kWrite},
+      {.path = "/classify", .allow = kWrite},
+      {.path = "/v1/moderations", .allow = kWrite},
       {.path = "/v1/audio/speech", .allow = kWrite},
       {.path = "/v1/images/generations", .allow = kWrite},
   };
@@ -134,14 +127,17 @@ const Api::Route* Api::find_route(std::string_view path) {
       .path = "/", .allow = kRead, .access = Access::kPublic, .answer = &Api::status_page};
   static constexpr Route kResponseRoute = {.path = kResponsePrefix,
                                            .allow = "GET, HEAD, DELETE, OPTIONS",
-                                           .answer = &Api::stored_response};
+                                           .serve = &Api::serve_response};
   static constexpr Route kCancelRoute = {
       .path = "/v1/responses/{id}/cancel", .allow = kWrite, .answer = &Api::cancel_response};
+  static constexpr Route kInputItemsRoute = {
+      .path = "/v1/responses/{id}/input_items", .allow = kRead, .answer = &Api::list_input_items};
   for (const Route& route : kRoutes) {
     if (route.path == path) return &route;
   }
   if (path.starts_with(kResponsePrefix) && path.size() > kResponsePrefix.size()) {
-    return path.ends_with(kCancelSuffix) ? &kCancelRoute : &kResponseRoute;
+    if (path.ends_with(kCancelSuffix)) return &kCancelRoute;
+    return path.ends_with(kInputItemsSuffix) ? &kInputItemsRoute : &kResponseRoute;
   }
   if (is_status_page_path(path)) return &kStatusPageRoute;
   return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
@@ -199,9 +195,18 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
   std::optional<HttpResponse> refusal = head_refusal(head);
   if (!refusal) return refusal;
   metrics_.on_rejected(fmt::format("http_{}", refusal->status));
-  const Route* route = find_route(head.path);
-  if (route == nullptr || route->adapt_error == nullptr) return refusal;
-  return route->adapt_error(*std::move(refusal), head.id);
+  return adapt(head, *std::move(refusal));
+}
+
+// Errors in the form of the protocol that the request is of: the route's, or what a client of
+// Anthropic's says in its header.
+HttpResponse Api::adapt(const HttpRequest& request, HttpResponse response) {
+  if (response.status < 400) return response;
+  const Route* route = find_route(request.path);
+  ErrorAdapter adapter = route == nullptr ? nullptr : route->adapt_error;
+  const bool is_completion = route != nullptr && route->plan != nullptr;
+  if (!is_completion && is_anthropic(request)) adapter = &to_anthropic_error;
+  return adapter == nullptr ? response : adapter(std::move(response), request.id);
 }
 
 // With an admin port, admin routes are there and nowhere else; completions are not.
@@ -233,7 +238,7 @@ std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
     return response;
   }
   if (head.method == "OPTIONS") return std::nullopt;
-  if (route->answer == nullptr && route->work == nullptr && route->plan == nullptr) {
+  if (!route->is_built_in()) {
     return error_response(
         501,
         api_error(
@@ -255,7 +260,10 @@ void Api::handle(HttpRequest request, Exchange exchange) {
         {"allow", std::string(route == nullptr ? "GET, HEAD, POST, OPTIONS" : route->allow)});
     return exchange.respond(response);
   }
-  if (route->answer != nullptr) return exchange.respond((this->*route->answer)(request));
+  if (route->answer != nullptr) {
+    return exchange.respond(adapt(request, (this->*route->answer)(request)));
+  }
+  if (route->serve != nullptr) return (this->*route->serve)(request, std::move(exchange));
   if (!route->fixed_body.empty()) {
     if (!may_probe()) return refuse(exchange, *route, exhausted("asked a moment ago"));
     request.body = route->fixed_body;
@@ -373,9 +381,16 @@ HttpResponse Api::status(const HttpRequest& request) {
        .viewer = sees_all ? std::nullopt : std::optional(options_.access.owner_of(request))}));
 }
 
-HttpResponse Api::list_models(const HttpRequest&) {
+HttpResponse Api::list_models(const HttpRequest& request) {
+  const std::vector<std::string>& names = options_.model.names;
   json::Array models;
-  for (const std::string& name : options_.model.names) models.emplace_back(model_object(name));
+  for (const std::string& name : names) models.emplace_back(model_object(name, request));
+  if (is_anthropic(request)) {
+    return json_response(json::make_object({{"data", std::move(models)},
+                                            {"has_more", false},
+                                            {"first_id", names.front()},
+                                            {"last_id", names.back()}}));
+  }
   return json_response(json::make_object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
@@ -384,14 +399,15 @@ HttpResponse Api::show_model(const HttpRequest& request) {
       percent_decode(std::string_view(request.path).substr(kModelPrefix.size()));
   const auto& names = options_.model.names;
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    return json_response(model_object(name));
+    return json_response(model_object(name, request));
   }
   return error_response(api_error(Errc::kNotFound,
                                   fmt::format("this server has the model '{}' only", names.front()),
                                   "model_not_found"));
 }
 
-json::Object Api::model_object(const std::string& name) const {
+json::Object Api::model_object(const std::string& name, const HttpRequest& request) const {
+  if (is_anthropic(request)) return anthropic_model(name, created_, options_.model.max_context);
   return json::make_object({{"id", name},
                             {"object", "model"},
                             {"created", created_},
@@ -476,52 +492,6 @@ void Api::refuse(const Exchange& exchange, const Route& route, const Error& erro
     response = route.adapt_error(std::move(response), exchange.request_id());
   }
   open.respond(response);
-}
-
-// --- stored responses
-
-// GET gives it, DELETE forgets it and ends the work on it.
-HttpResponse Api::stored_response(const HttpRequest& request) {
-  const std::string id = request.path.substr(kResponsePrefix.size());
-  const KeyId owner = options_.access.owner_of(request);
-  const std::shared_ptr<const StoredResponse> stored = responses_.find(owner, id);
-  if (stored == nullptr) return unknown_response(id);
-  if (request.method == "DELETE") {
-    responses_.erase(owner, id);
-    abort_in_background(id);
-    return json_response(
-        json::make_object({{"id", id}, {"object", "response"}, {"deleted", true}}));
-  }
-  if (request.target.find("stream=true") != std::string::npos) {
-    return error_response(unsupported_field("stream", "a kept response is not streamed again"));
-  }
-  return {.body = stored->body};
-}
-
-// The caller owns the response.
-void Api::abort_in_background(const std::string& response_id) {
-  const auto& working = generation_context_->in_background;
-  const auto found = std::find_if(working.begin(), working.end(), [&](const auto& generation) {
-    return generation->response_id() == response_id;
-  });
-  if (found == working.end()) return;
-  const std::shared_ptr<Generation> generation = *found;  // leaves the set as it ends
-  generation->abort();
-}
-
-HttpResponse Api::cancel_response(const HttpRequest& request) {
-  std::string id = request.path.substr(kResponsePrefix.size());
-  id.resize(id.size() - kCancelSuffix.size());
-  const KeyId owner = options_.access.owner_of(request);
-  const std::shared_ptr<const StoredResponse> stored = responses_.find(owner, id);
-  if (stored == nullptr) return unknown_response(id);
-  if (!is_in_background(*stored)) {
-    return error_response(
-        invalid_argument("only a response that was made with background: true can be cancelled"));
-  }
-  abort_in_background(id);
-  const std::shared_ptr<const StoredResponse> ended = responses_.find(owner, id);
-  return ended == nullptr ? unknown_response(id) : HttpResponse{.body = ended->body};
 }
 
 // Parser thread.

@@ -59,6 +59,10 @@ class Api final {
  private:
   struct Route;
   using Answer = HttpResponse (Api::*)(const HttpRequest&);
+  using Serve = void (Api::*)(const HttpRequest&, Exchange);
+  static constexpr std::string_view kResponsePrefix = "/v1/responses/";
+  static constexpr std::string_view kCancelSuffix = "/cancel";
+  static constexpr std::string_view kInputItemsSuffix = "/input_items";
   static const Route* find_route(std::string_view path);
 
   std::optional<HttpResponse> check_head(const HttpRequest& head);
@@ -66,6 +70,7 @@ class Api final {
   std::optional<HttpResponse> head_refusal(const HttpRequest& head) const;
   void handle(HttpRequest request, Exchange exchange);
   bool may_probe();
+  static HttpResponse adapt(const HttpRequest& request, HttpResponse response);
   HttpResponse fault_response(int status, std::string_view text);
   void on_response(const HttpOutcome& outcome);
 
@@ -85,16 +90,24 @@ class Api final {
 
   HttpResponse list_models(const HttpRequest& request);
   HttpResponse show_model(const HttpRequest& request);
-  json::Object model_object(const std::string& name) const;
+  // In the form that the client expects.
+  json::Object model_object(const std::string& name, const HttpRequest& request) const;
 
   using Planner = Result<GenerationPlan> (GenerationPlanner::*)(const HttpRequest&) const;
   void parse_and_start(const HttpRequest& request, const Exchange& exchange, const Route& route);
   Result<GenerationPlan> make_plan(const HttpRequest& request, Planner planner);
   Result<std::optional<TimePoint>> deadline_of(const HttpRequest& request) const;
   void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
-  HttpResponse stored_response(const HttpRequest& request);
+  void serve_response(const HttpRequest& request, Exchange exchange);
+  HttpResponse forget_response(KeyId owner, const std::string& id);
+  void stream_response(const HttpRequest& request,
+                       const StoredResponse& stored,
+                       const std::string& id,
+                       Exchange exchange);
+  std::shared_ptr<Generation> find_in_background(const std::string& response_id) const;
   void abort_in_background(const std::string& response_id);
   HttpResponse cancel_response(const HttpRequest& request);
+  HttpResponse list_input_items(const HttpRequest& request);
   HttpResponse count_anthropic_tokens(const HttpRequest& request);
   HttpResponse error_answer(const Error& error) const;
   void refuse(const Exchange& exchange, const Route& route, const Error& error);

@@ -40,36 +40,8 @@ Result<Role> read_role(FieldReader& reader) {
                                  name.substr(0, kMaxShown)));
 }
 
-Result<text::ContentPart> read_part(const json::Value& value, const std::string& path) {
-  const json::Object* object = value.as_object();
-  if (object == nullptr) return wrong_type(path, "an object", value);
-  FieldReader reader(*object, path + ".");
-  text::ContentPart part;
-  TRY(reader.read("type", part.type));
-  if (part.type != "text") {
-    return unsupported_field(reader.param("type"), "this model reads text only; expected \"text\"");
-  }
-  std::optional<std::string> text;
-  TRY(reader.read("text", text));
-  if (!text) return wrong_value(reader.param("text"), "a text part needs its text");
-  part.text = *std::move(text);
-  return part;
-}
-
 // A tool's parts stay apart, because the encoder joins them its own way; those of other roles are
 // concatenated.
-Result<void> read_parts(const json::Array& parts, const std::string& path, Message& message) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    TRY_ASSIGN(text::ContentPart part, read_part(parts[i], fmt::format("{}[{}]", path, i)));
-    if (message.role == Role::kTool) {
-      message.parts.push_back(std::move(part));
-    } else {
-      message.content += part.text;
-    }
-  }
-  return {};
-}
-
 Result<void> read_content(FieldReader& reader, Message& message) {
   const json::Value* content = reader.any("content");
   const std::string path = reader.param("content");
@@ -78,12 +50,16 @@ Result<void> read_content(FieldReader& reader, Message& message) {
     if (may_be_absent) return {};
     return wrong_value(path, "expected a string or an array of text parts, found nothing");
   }
-  if (const std::string* text = content->as_string()) {
-    message.content = *text;
-    return {};
+  TRY_ASSIGN(std::vector<std::string> texts, read_texts(*content, path, {{"text"}}));
+  const bool keeps_parts = message.role == Role::kTool && content->is_array();
+  for (std::string& text : texts) {
+    if (keeps_parts) {
+      message.parts.push_back({.type = "text", .text = std::move(text)});
+    } else {
+      message.content += text;
+    }
   }
-  if (!content->is_array()) return wrong_type(path, "a string or an array of text parts", *content);
-  return read_parts(*content->as_array(), path, message);
+  return {};
 }
 
 // Arguments are JSON text; clients that send the object itself are understood too.
@@ -191,6 +167,53 @@ Result<std::vector<Message>> read_messages(const json::Array& messages, bool con
   }
   TRY(check_ending(result));
   return result;
+}
+
+Result<std::vector<std::string>> read_texts(const json::Value& content,
+                                            const std::string& path,
+                                            std::initializer_list<TextPart> kinds) {
+  if (const std::string* text = content.as_string()) return std::vector<std::string>{*text};
+  const json::Array* parts = content.as_array();
+  if (parts == nullptr) return wrong_type(path, "a string or an array of text parts", content);
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const std::string part_path = fmt::format("{}[{}]", path, i);
+    const json::Object* part = (*parts)[i].as_object();
+    if (part == nullptr) return wrong_type(part_path, "an object", (*parts)[i]);
+    FieldReader reader(*part, part_path + ".");
+    TRY_ASSIGN(const std::string type, reader.required_string("type"));
+    const auto kind = std::find_if(
+        kinds.begin(), kinds.end(), [&](const TextPart& known) { return known.type == type; });
+    if (kind == kinds.end()) {
+      return unsupported_field(
+          reader.param("type"),
+          fmt::format("this model reads text only; expected \"{}\"", kinds.begin()->type));
+    }
+    TRY_ASSIGN(std::string text, reader.required_string(kind->key));
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+Result<json::Object> read_flat_tool(FieldReader& reader, std::string_view schema_key) {
+  TRY_ASSIGN(std::string name, reader.required_string("name"));
+  TRY(check_function_name(name, reader.param("name")));
+  json::Object function = json::make_object({{"name", std::move(name)}});
+  std::optional<std::string> description;
+  TRY(reader.read("description", description));
+  if (description) function.set("description", *std::move(description));
+  TRY_ASSIGN(const json::Object* schema, reader.object(schema_key));
+  if (schema != nullptr) function.set("parameters", *schema);
+  bool strict = false;
+  TRY(reader.read("strict", strict));
+  if (strict) function.set("strict", true);
+  return function;
+}
+
+Message& open_turn_of_assistant(std::vector<Message>& messages) {
+  const bool is_open = !messages.empty() && messages.back().role == Role::kAssistant;
+  if (!is_open) messages.push_back({.role = Role::kAssistant});
+  return messages.back();
 }
 
 Result<void> check_function_name(const std::string& name, std::string param) {

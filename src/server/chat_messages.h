@@ -1,11 +1,15 @@
-// The messages and tools of a chat request, from JSON to what the chat encoder renders.
+// The messages and tools of a chat request, from JSON to what the chat encoder renders, and the
+// parts of them that the chat protocols share.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "server/field_reader.h"
 #include "text/chat.h"
 
 namespace nibble::server {
@@ -20,6 +24,23 @@ Result<std::vector<text::Message>> read_messages(const json::Array& messages,
 
 // The bare `function` objects of a `tools` array.
 Result<json::Array> read_tools(const json::Array& tools);
+
+// A kind of content part and its member that is text.
+struct TextPart {
+  std::string_view type;
+  std::string_view key = "text";
+};
+// A string, or parts of these kinds; kUnsupported for parts of others.
+Result<std::vector<std::string>> read_texts(const json::Value& content,
+                                            const std::string& path,
+                                            std::initializer_list<TextPart> kinds);
+
+// A tool whose members are its own, to the bare `function` object: name, description, strict, and
+// the schema of its arguments under `schema_key`.
+Result<json::Object> read_flat_tool(FieldReader& reader, std::string_view schema_key);
+
+// The assistant's message at the end of the conversation, which begins there if it has to.
+text::Message& open_turn_of_assistant(std::vector<text::Message>& messages);
 
 // Names go into the markup of the prompt as they are: kInvalidArgument for quotes, angle brackets
 // and control characters, and for names that are empty or very long.

@@ -119,9 +119,7 @@ Result<void> read_response_format(FieldReader& top, ChatRequest& request) {
   TRY_ASSIGN(const json::Object* wrapper, reader.object("json_schema"));
   if (wrapper == nullptr) return wrong_value(wish.param, "is missing");
   FieldReader wrapped(*wrapper, wish.param + ".");
-  TRY(wrapped.read("strict", wish.strict));
-  TRY_ASSIGN(wish.schema, wrapped.object("schema"));
-  if (wish.schema == nullptr) return wrong_value(wrapped.param("schema"), "is missing");
+  TRY(read_schema(wrapped, wish));
   return apply_format(wish, request);
 }
 

@@ -134,6 +134,13 @@ Result<FormatWish::Kind> parse_format_kind(const std::string& type, const std::s
   return wrong_value(param, "expected text, json_object or json_schema");
 }
 
+Result<void> read_schema(FieldReader& reader, FormatWish& wish) {
+  TRY(reader.read("strict", wish.strict));
+  TRY_ASSIGN(wish.schema, reader.object("schema"));
+  if (wish.schema == nullptr) return wrong_value(reader.param("schema"), "is missing");
+  return {};
+}
+
 Result<void> apply_format(const FormatWish& wish, ChatRequest& request) {
   if (wish.kind == FormatWish::Kind::kText) return {};
   if (wish.kind == FormatWish::Kind::kJsonObject) {

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "server/field_reader.h"
 #include "server/generation_fields.h"
 #include "text/chat.h"
 
@@ -52,6 +53,8 @@ struct FormatWish {
 };
 // "text", "json_object" or "json_schema".
 Result<FormatWish::Kind> parse_format_kind(const std::string& type, const std::string& param);
+// Reads {strict, schema} of a format of kind kJsonSchema.
+Result<void> read_schema(FieldReader& reader, FormatWish& wish);
 // kInvalidArgument when another field constrains the output already.
 Result<void> apply_format(const FormatWish& wish, ChatRequest& request);
 

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "server/error_response.h"
 
@@ -36,6 +37,8 @@ Error name_prompt(Error error, const std::string& prompt_param) {
   return error;
 }
 
+}  // namespace
+
 HttpResponse stream_head(std::vector<Header> headers) {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
@@ -45,7 +48,13 @@ HttpResponse stream_head(std::vector<Header> headers) {
   return head;
 }
 
-}  // namespace
+std::string_view events_after(std::string_view events, int64_t sequence_number) {
+  constexpr std::string_view kEnd = "\n\n";  // JSON on one line has none of it
+  for (int64_t i = 0; i <= sequence_number && !events.empty(); ++i) {
+    events.remove_prefix(std::min(events.find(kEnd), events.size() - kEnd.size()) + kEnd.size());
+  }
+  return events;
+}
 
 // Carries outputs from the engine thread to the I/O thread. Holds at most the tokens that the
 // sequences may still generate; shared by their sinks, which outlive the generation.
@@ -110,11 +119,35 @@ void Generation::begin() {
     exchange_.at_deadline(*plan_.deadline, [self = shared_from_this()] { self->expire(); });
   }
   if (plan_.is_background) answer_early();
-  if (!plan_.stream) return;
+  if (plan_.stream) begin_stream(exchange_);
+  if (plan_.stream && plan_.is_background) followers_.push_back(exchange_);
+  if (has_events()) emit(visit_reply([](auto& reply) { return reply.begin_events(); }));
+}
+
+void Generation::begin_stream(Exchange& exchange) {
   Exchange::Heartbeat heartbeat = context_.heartbeat;
   if (!plan_.ping.empty()) heartbeat.text = plan_.ping;
-  exchange_.start_stream(stream_head(std::move(plan_.headers)), std::move(heartbeat));
-  exchange_.write(visit_reply([](auto& reply) { return reply.begin_events(); }));
+  exchange.start_stream(stream_head(plan_.headers), std::move(heartbeat));
+}
+
+void Generation::follow(Exchange exchange, int64_t starting_after) {
+  CHECK(plan_.is_background && !is_over_);
+  exchange.on_gone([](Gone) {});  // a client that left is noticed
+  begin_stream(exchange);
+  exchange.write(events_after(event_log_, starting_after));
+  followers_.push_back(std::move(exchange));
+}
+
+void Generation::emit(std::string_view events) {
+  if (!plan_.is_background) return exchange_.write(events);
+  event_log_ += events;
+  std::erase_if(followers_, [](const Exchange& follower) { return !follower.is_open(); });
+  for (Exchange& follower : followers_) follower.write(events);
+}
+
+void Generation::end_streams() {
+  if (!plan_.is_background) return exchange_.finish_stream();
+  for (Exchange& follower : followers_) follower.finish_stream();
 }
 
 Generation::Generation(GenerationContext& context,
@@ -154,7 +187,11 @@ void Generation::answer_early() {
 void Generation::keep_reply() {
   if (!plan_.keep) return;
   visit_reply([this](auto& reply) {
-    if constexpr (requires { reply.stored(); }) plan_.keep(reply.stored());
+    if constexpr (requires { reply.stored(); }) {
+      StoredResponse stored = reply.stored();
+      if (is_over_) stored.events = event_log_;
+      plan_.keep(std::move(stored));
+    }
   });
 }
 
@@ -170,11 +207,11 @@ void Generation::deliver(int32_t sequence, engine::Output&& output) {
   if (is_failed) return fail(failure_of(*output.finish));
   events_.clear();
   const bool is_finished = visit_reply([&](auto& reply) {
-    reply.add(sequence, std::move(output), plan_.stream ? &events_ : nullptr);
+    reply.add(sequence, std::move(output), has_events() ? &events_ : nullptr);
     return reply.is_finished();
   });
   if (is_finished) return finish();
-  exchange_.write(events_);
+  if (has_events()) emit(events_);
 }
 
 void Generation::observe(int32_t sequence, const engine::Output& output) {
@@ -215,17 +252,18 @@ void Generation::note_end(std::string_view end) {
 void Generation::finish() {
   is_over_ = true;
   note_end(record_.is_cut ? "length" : "stop");
+  if (has_events()) {
+    events_ += visit_reply([](auto& reply) { return reply.end_events(); });
+    emit(events_);
+    end_streams();
+  }
   keep_reply();
   leave_background();
-  if (!plan_.stream) {
-    HttpResponse response =
-        json_response(visit_reply([](const auto& reply) { return reply.body(); }));
-    response.headers = std::move(plan_.headers);
-    return exchange_.respond(response);
-  }
-  events_ += visit_reply([](auto& reply) { return reply.end_events(); });
-  exchange_.write(events_);
-  exchange_.finish_stream();
+  if (has_events()) return;
+  HttpResponse response =
+      json_response(visit_reply([](const auto& reply) { return reply.body(); }));
+  response.headers = std::move(plan_.headers);
+  exchange_.respond(response);
 }
 
 // Before the stream began the status tells; afterwards only an event can, and the status stays 200.
@@ -237,12 +275,13 @@ void Generation::fail(const Error& error) {
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
   const bool has_begun = ids_.size() == plan_.sequences.size();
   const std::string events = visit_reply([&](auto& reply) { return reply.error_events(error); });
+  if (has_begun && has_events()) {
+    emit(events);
+    end_streams();
+  }
   if (has_begun && plan_.is_background) keep_reply();
   leave_background();
-  if (has_begun && plan_.stream) {
-    exchange_.write(events);
-    return exchange_.finish_stream();
-  }
+  if (has_begun && has_events()) return;
   const bool is_temporary = status == 429 || status == 503;
   context_.metrics.on_rejected(error.reason.empty() ? errc_name(error.code) : error.reason);
   HttpResponse response =

@@ -43,10 +43,16 @@ struct GenerationPlan {
   // Puts a reply that can be stored where later requests find it: once it ended well, and of work
   // in the background also when it begins and when it fails. May be empty.
   std::function<void(StoredResponse)> keep = {};
-  // The work goes on without its client, who, unless it streams, gets the reply as it begins.
+  // The work goes on without its client, who, unless it streams, gets the reply as it begins. Its
+  // events are kept, for clients that follow it later.
   bool is_background = false;
   std::string response_id = {};  // of a reply that is kept
 };
+
+// The events of a stream behind the one with that sequence number; events count from 0.
+std::string_view events_after(std::string_view events, int64_t sequence_number);
+// What precedes a stream of events.
+HttpResponse stream_head(std::vector<Header> headers);
 
 class Generation;
 
@@ -80,6 +86,9 @@ class Generation final : public std::enable_shared_from_this<Generation> {
 
   bool is_over() const { return is_over_; }
   const std::string& response_id() const { return plan_.response_id; }
+  // Work in the background: streams its events to one more client, those up to the sequence number
+  // `starting_after` left out.
+  void follow(Exchange exchange, int64_t starting_after);
   // Ends it with an error that says so, on behalf of its client or an administrator.
   void abort();
 
@@ -87,6 +96,10 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   class Mailbox;
 
   void begin();
+  void begin_stream(Exchange& exchange);
+  bool has_events() const { return plan_.stream || plan_.is_background; }
+  void emit(std::string_view events);
+  void end_streams();
   void answer_early();
   void keep_reply();
   void leave_background();
@@ -114,6 +127,10 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   RequestRecord record_;
   const CrashScope crash_scope_;
   std::string events_;  // of one delivery; kept for its capacity
+  // Of work in the background: all events so far, at most those of max_tokens tokens, and the
+  // clients that follow it.
+  std::string event_log_;
+  std::vector<Exchange> followers_;
   bool is_over_ = false;
 };
 

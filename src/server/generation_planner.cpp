@@ -10,6 +10,7 @@
 #include "server/anthropic_request.h"
 #include "server/completion_request.h"
 #include "server/request_body.h"
+#include "server/response_items.h"
 #include "server/responses_request.h"
 #include "text/chat_protocol.h"
 
@@ -170,15 +171,15 @@ Result<json::Array> GenerationPlanner::find_items(KeyId owner,
                  "previous_response_not_found",
                  "previous_response_id"};
   }
-  TRY_ASSIGN(json::Value items,
-             json::parse(stored->items, {.max_nodes = INT64_MAX, .max_bytes = INT64_MAX}));
-  if (items.as_array()->empty()) {
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("previous_response_id: the response '{}' has not ended well", shown),
-                 "invalid_value",
-                 "previous_response_id"};
+  TRY_ASSIGN(const json::Value body, stored->parse_body());
+  const std::string& status = *body.find("status")->as_string();
+  if (status != "completed" && status != "incomplete") {
+    return wrong_value("previous_response_id",
+                       fmt::format("the response '{}' has not ended well", shown));
   }
-  return std::move(*items.as_array());
+  TRY_ASSIGN(json::Array items, stored->parse_input());
+  for (const json::Value& item : *body.find("output")->as_array()) items.push_back(item);
+  return items;
 }
 
 // A response in the background that was deleted meanwhile stays so.
@@ -191,6 +192,7 @@ std::function<void(StoredResponse)> GenerationPlanner::keeper(KeyId owner,
         is_background && !is_first && responses.find(owner, response_id) == nullptr;
     is_first = false;
     if (is_gone) return;
+    if (!responses.takes(response_id, response)) response.events.clear();
     const Result<void> kept = responses.put(owner, response_id, std::move(response));
     if (!kept.ok()) log_warning("{}: {}", response_id, kept.error().message);
   };
@@ -206,12 +208,14 @@ Result<GenerationPlan> GenerationPlanner::response(const HttpRequest& request) c
   metrics_.on_unknown_fields(chat.num_unknown_fields);
   TRY_ASSIGN(const std::vector<int32_t> prompt_ids, encode_chat(chat, tokenizer_));
   const std::string id = make_id("resp_");
+  name_items(parsed.items);
   ResponsesReply reply({.id = id,
                         .model = chat.fields.model,
                         .created = now_seconds(),
                         .settings = std::move(parsed.settings),
                         .items = std::move(parsed.items),
                         .parser = parser_options(chat),
+                        .custom_tools = std::move(parsed.custom_tools),
                         .wants_encrypted_reasoning = parsed.wants_encrypted_reasoning,
                         .wants_logprobs = chat.fields.sampling.logprobs,
                         .num_prompt_tokens = static_cast<int32_t>(prompt_ids.size())},

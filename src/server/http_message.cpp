@@ -115,6 +115,19 @@ std::string percent_decode(std::string_view text) {
   return out;
 }
 
+std::optional<std::string> query_value(std::string_view target, std::string_view name) {
+  target.remove_prefix(std::min(target.find('?'), target.size()));
+  while (!target.empty()) {
+    target.remove_prefix(1);  // '?' or '&'
+    const std::string_view member = target.substr(0, target.find('&'));
+    target.remove_prefix(member.size());
+    const size_t equals = std::min(member.find('='), member.size());
+    if (percent_decode(member.substr(0, equals)) != name) continue;
+    return percent_decode(member.substr(std::min(equals + 1, member.size())));
+  }
+  return std::nullopt;
+}
+
 bool is_request_id(std::string_view text) {
   constexpr size_t kMaxLength = 128;
   return !text.empty() && text.size() <= kMaxLength &&

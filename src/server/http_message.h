@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,9 @@ bool equals_ignoring_case(std::string_view a, std::string_view b);
 std::string_view trim(std::string_view text);
 // %XX decoded; ill-formed escapes stay as they are. '+' is not a space in paths.
 std::string percent_decode(std::string_view text);
+
+// The decoded value of the first member `name` of the target's query, or nullopt.
+std::optional<std::string> query_value(std::string_view target, std::string_view name);
 
 // A request id that may be echoed and logged: 1 to 128 letters, digits, '.', '_' and '-'.
 bool is_request_id(std::string_view text);

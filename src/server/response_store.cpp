@@ -12,15 +12,31 @@ namespace {
 // Of the entry itself, its node and its place in the index.
 constexpr size_t kEntryBytes = 256;
 
+// What clients sent was within limits; an answer nests it a little deeper.
+constexpr json::Limits kUnlimited = {
+    .max_depth = 256, .max_nodes = INT64_MAX, .max_bytes = INT64_MAX};
+
 size_t bytes_of(const std::string& id, const StoredResponse& response) {
-  return kEntryBytes + 2 * id.size() + response.body.size() + response.items.size();
+  return kEntryBytes + 2 * id.size() + response.body.size() + response.input.size() +
+         response.events.size();
 }
 
 }  // namespace
 
+Result<json::Value> StoredResponse::parse_body() const { return json::parse(body, kUnlimited); }
+
+Result<json::Array> StoredResponse::parse_input() const {
+  TRY_ASSIGN(json::Value items, json::parse(input, kUnlimited));
+  return std::move(*items.as_array());
+}
+
+bool ResponseStore::takes(const std::string& id, const StoredResponse& response) const {
+  return bytes_of(id, response) <= limits_.bytes_max && limits_.responses_max > 0;
+}
+
 Result<void> ResponseStore::put(KeyId owner, const std::string& id, StoredResponse response) {
   const size_t bytes = bytes_of(id, response);
-  if (bytes > limits_.bytes_max || limits_.responses_max == 0) {
+  if (!takes(id, response)) {
     return exhausted(
         fmt::format("the response takes {} bytes; at most {} bytes of responses are "
                     "kept",

@@ -12,16 +12,22 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/json.h"
 #include "base/result.h"
 #include "server/key_id.h"
 
 namespace nibble::server {
 
 struct StoredResponse {
+  // Both were written by this server.
+  Result<json::Value> parse_body() const;
+  Result<json::Array> parse_input() const;
+
   std::string body;  // JSON of the response object, as GET returns it
-  // JSON array of all items of the conversation so far, input and output: what a later request
-  // with previous_response_id continues.
-  std::string items;
+  // JSON array of the items that it answers, those of earlier responses included.
+  std::string input;
+  // Of a response that was made in the background and has ended: its stream.
+  std::string events;
 };
 
 class ResponseStore final {
@@ -37,6 +43,8 @@ class ResponseStore final {
 
   explicit ResponseStore(const Limits& limits) : limits_(limits) {}
 
+  // Whether put() can succeed.
+  bool takes(const std::string& id, const StoredResponse& response) const;
   // Replaces the response of that owner and id. kExhausted when it alone exceeds the limits.
   Result<void> put(KeyId owner, const std::string& id, StoredResponse response);
   // Null when there is none, or when it is another key's.

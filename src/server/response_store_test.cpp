@@ -16,7 +16,7 @@ TEST(ResponseStore, ShowsAResponseToItsKeyOnly) {
   ResponseStore store({});
   ASSERT_TRUE(store.put(kAnna, "resp_1", {"{}", "[1]"}).ok());
   ASSERT_NE(store.find(kAnna, "resp_1"), nullptr);
-  EXPECT_EQ(store.find(kAnna, "resp_1")->items, "[1]");
+  EXPECT_EQ(store.find(kAnna, "resp_1")->input, "[1]");
   EXPECT_EQ(store.find(kBert, "resp_1"), nullptr);
   EXPECT_FALSE(store.erase(kBert, "resp_1"));
   EXPECT_TRUE(store.erase(kAnna, "resp_1"));

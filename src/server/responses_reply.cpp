@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "server/http_message.h"
-#include "server/responses_request.h"
+#include "server/response_items.h"
 #include "text/chat_protocol.h"
 
 namespace nibble::server {
@@ -91,6 +91,8 @@ void ResponsesReply::begin_item(const TurnPiece& piece, std::string* events) {
   if (piece.kind == Kind::kCallBegin) {
     item.name = piece.text;
     item.call_id = piece.call_id;
+    item.is_custom = is_custom_tool(piece.text);
+    if (item.is_custom) item.id = make_id("ctc_");
   }
   items_.push_back(std::move(item));
   is_item_open_ = true;
@@ -116,6 +118,7 @@ void ResponsesReply::append_delta(const TurnPiece& piece, std::string& events) {
       return append_item_event("response.output_text.delta", std::move(members), events);
     case Kind::kCallBegin:
     case Kind::kCallArguments:
+      if (items_.back().is_custom) return;  // its text is known once the arguments are complete
       return append_item_event(
           "response.function_call_arguments.delta", std::move(members), events);
   }
@@ -135,6 +138,13 @@ void ResponsesReply::end_item(bool is_complete, std::string* events) {
 }
 
 void ResponsesReply::end_content(const Item& item, std::string& events) {
+  if (item.is_custom) {
+    const std::string input = custom_tool_input(item.text);
+    append_item_event(
+        "response.custom_tool_call_input.delta", json::make_object({{"delta", input}}), events);
+    return append_item_event(
+        "response.custom_tool_call_input.done", json::make_object({{"input", input}}), events);
+  }
   if (item.kind == Kind::kCallBegin) {
     return append_item_event("response.function_call_arguments.done",
                              json::make_object({{"name", item.name}, {"arguments", item.text}}),
@@ -214,6 +224,11 @@ json::Array ResponsesReply::output() const {
   return items;
 }
 
+bool ResponsesReply::is_custom_tool(const std::string& name) const {
+  const std::vector<std::string>& names = options_.custom_tools;
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // As it is once it ended, or, open, as it is announced.
 json::Object ResponsesReply::item_object(const Item& item, bool is_open) const {
   json::Object object = json::make_object({{"id", item.id}});
@@ -235,10 +250,14 @@ json::Object ResponsesReply::item_object(const Item& item, bool is_open) const {
       break;
     case Kind::kCallBegin:
     case Kind::kCallArguments:
-      object.set("type", "function_call");
+      object.set("type", item.is_custom ? "custom_tool_call" : "function_call");
       object.set("call_id", item.call_id);
       object.set("name", item.name);
-      object.set("arguments", item.text);
+      if (item.is_custom) {
+        object.set("input", is_open ? std::string() : custom_tool_input(item.text));
+      } else {
+        object.set("arguments", item.text);
+      }
       break;
   }
   object.set("status", is_open ? "in_progress" : item.is_complete ? "completed" : "incomplete");
@@ -270,14 +289,9 @@ json::Value ResponsesReply::usage() const {
 }
 
 StoredResponse ResponsesReply::stored() const {
-  json::Array items;
-  const bool is_usable = status_ == Status::kCompleted || status_ == Status::kIncomplete;
-  if (is_usable) {
-    items = options_.items;
-    for (json::Value& item : output()) items.push_back(std::move(item));
-  }
   return {.body = json::dump(response(), json::Style::kCompact),
-          .items = json::dump(items, json::Style::kCompact)};
+          .input = json::dump(options_.items, json::Style::kCompact),
+          .events = {}};
 }
 
 }  // namespace nibble::server

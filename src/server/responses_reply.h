@@ -25,8 +25,9 @@ class ResponsesReply final {
     std::string model;  // as the client called it
     int64_t created = 0;
     json::Object settings;  // repeated in the response
-    json::Array items;      // the conversation that it answers
+    json::Array items;      // the conversation that it answers, with ids
     text::OutputParser::Options parser;
+    std::vector<std::string> custom_tools;  // names of the tools whose calls carry free text
     bool wants_encrypted_reasoning = false;
     bool wants_logprobs = false;
     int32_t num_prompt_tokens = 0;
@@ -47,7 +48,7 @@ class ResponsesReply final {
 
   // The response as it is now: in progress, or how it ended.
   json::Value body() const { return response(); }
-  // What is kept of it: the conversation is empty until it ended well.
+  // What is kept of it, without its events.
   StoredResponse stored() const;
 
  private:
@@ -57,9 +58,10 @@ class ResponsesReply final {
   struct Item {
     TurnPiece::Kind kind;  // of what it holds; kCallBegin for a function call
     std::string id;
-    std::string text;     // or the arguments' JSON
-    std::string name;     // of the function
-    std::string call_id;  // of the function call
+    std::string text;        // or the arguments' JSON
+    std::string name;        // of the function
+    std::string call_id;     // of the function call
+    bool is_custom = false;  // the call's: of a tool that takes free text
     json::Array logprobs = {};
     bool is_complete = false;
   };
@@ -76,6 +78,7 @@ class ResponsesReply final {
   void settle();
 
   json::Object response() const;
+  bool is_custom_tool(const std::string& name) const;
   json::Object item_object(const Item& item, bool is_open) const;
   json::Object part_object(const Item& item, bool is_open) const;
   json::Array output() const;

@@ -10,14 +10,13 @@
 #include "server/chat_messages.h"
 #include "server/chat_settings.h"
 #include "server/field_reader.h"
+#include "server/response_items.h"
 
 namespace nibble::server {
 namespace {
 
 using text::Message;
 using text::Role;
-
-constexpr std::string_view kOpaquePrefix = "nibble:";
 
 // Carry no meaning here.
 constexpr const char* kIgnoredFields[] = {"max_tool_calls",
@@ -30,132 +29,7 @@ constexpr const char* kIgnoredFields[] = {"max_tool_calls",
 constexpr const char* kEchoedFields[] = {
     "user", "service_tier", "safety_identifier", "prompt_cache_key"};
 
-// --- input items
-
-// Text parts joined; other parts are refused.
-Result<std::string> read_parts(const json::Array& parts, const std::string& path) {
-  std::string text;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string part_path = fmt::format("{}[{}]", path, i);
-    const json::Object* part = parts[i].as_object();
-    if (part == nullptr) return wrong_type(part_path, "an object", parts[i]);
-    FieldReader reader(*part, part_path + ".");
-    TRY_ASSIGN(const std::string type, reader.required_string("type"));
-    const bool is_text =
-        type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text";
-    if (!is_text && type != "refusal") {
-      return unsupported_field(reader.param("type"), "this model reads text only");
-    }
-    TRY_ASSIGN(const std::string piece, reader.required_string(is_text ? "text" : "refusal"));
-    text += piece;
-  }
-  return text;
-}
-
-// A string or parts.
-Result<std::string> read_text(FieldReader& reader, std::string_view key) {
-  const json::Value* value = reader.any(key);
-  if (value == nullptr) return wrong_value(reader.param(key), "is missing");
-  if (const std::string* text = value->as_string()) return *text;
-  const json::Array* parts = value->as_array();
-  if (parts == nullptr) return wrong_type(reader.param(key), "a string or an array", *value);
-  return read_parts(*parts, reader.param(key));
-}
-
-// Items to messages. What the assistant said in one turn, an item each, becomes one message.
-class ItemReader final {
- public:
-  explicit ItemReader(std::vector<Message>& messages) : messages_(messages) {}
-
-  Result<void> read(const json::Value& value, const std::string& path) {
-    const json::Object* object = value.as_object();
-    if (object == nullptr) return wrong_type(path, "an object", value);
-    FieldReader reader(*object, path + ".");
-    std::string type = "message";
-    TRY(reader.read("type", type));
-    if (type == "message") return read_message(reader);
-    if (type == "reasoning") return read_reasoning(reader);
-    if (type == "function_call") return read_call(reader);
-    if (type == "function_call_output") return read_call_output(reader);
-    constexpr size_t kMaxShown = 40;
-    return unsupported_field(reader.param("type"),
-                             fmt::format("expected message, reasoning, function_call or "
-                                         "function_call_output, found '{}'",
-                                         type.substr(0, kMaxShown)));
-  }
-
-  void add_system(const std::string& text) {
-    const bool continues = !messages_.empty() && messages_.back().role == Role::kSystem;
-    if (continues) {
-      messages_.back().content += "\n\n" + text;
-    } else {
-      messages_.push_back({.role = Role::kSystem, .content = text});
-    }
-  }
-
- private:
-  Result<void> read_message(FieldReader& reader) {
-    TRY_ASSIGN(const std::string role, reader.required_string("role"));
-    TRY_ASSIGN(std::string text, read_text(reader, "content"));
-    if (role == "user") {
-      messages_.push_back({.role = Role::kUser, .content = std::move(text)});
-    } else if (role == "system" || role == "developer") {
-      add_system(text);
-    } else if (role == "assistant") {
-      const bool has_spoken = is_assistants_turn() && !messages_.back().content.empty();
-      assistant(has_spoken).content += text;
-    } else {
-      return wrong_value(reader.param("role"), "expected user, assistant, system or developer");
-    }
-    return {};
-  }
-
-  Result<void> read_reasoning(FieldReader& reader) {
-    TRY_ASSIGN(const json::Array* parts, reader.array("content"));
-    std::optional<std::string> opaque;
-    TRY(reader.read("encrypted_content", opaque));
-    std::string text;
-    if (parts != nullptr && !parts->empty()) {
-      TRY_ASSIGN(text, read_parts(*parts, reader.param("content")));
-    } else if (opaque) {
-      if (!opaque->starts_with(kOpaquePrefix)) {
-        return wrong_value(reader.param("encrypted_content"), "was not made by this server");
-      }
-      text = opaque->substr(kOpaquePrefix.size());
-    }
-    assistant(is_assistants_turn()).reasoning_content = std::move(text);
-    return {};
-  }
-
-  Result<void> read_call(FieldReader& reader) {
-    text::ToolCall call;
-    TRY_ASSIGN(call.id, reader.required_string("call_id"));
-    TRY_ASSIGN(call.name, reader.required_string("name"));
-    TRY(check_function_name(call.name, reader.param("name")));
-    TRY_ASSIGN(call.arguments, reader.required_string("arguments"));
-    assistant(false).tool_calls.push_back(std::move(call));
-    return {};
-  }
-
-  Result<void> read_call_output(FieldReader& reader) {
-    Message result = {.role = Role::kTool};
-    TRY_ASSIGN(result.tool_call_id, reader.required_string("call_id"));
-    TRY_ASSIGN(result.content, read_text(reader, "output"));
-    messages_.push_back(std::move(result));
-    return {};
-  }
-
-  bool is_assistants_turn() const {
-    return !messages_.empty() && messages_.back().role == Role::kAssistant;
-  }
-
-  Message& assistant(bool begins_anew) {
-    if (begins_anew || !is_assistants_turn()) messages_.push_back({.role = Role::kAssistant});
-    return messages_.back();
-  }
-
-  std::vector<Message>& messages_;
-};
+// --- the conversation
 
 Result<void> read_input(FieldReader& reader, ResponsesRequest& request) {
   const json::Value* input = reader.any("input");
@@ -216,19 +90,35 @@ Result<void> read_conversation(FieldReader& reader,
 
 // --- tools
 
-// {type, name, description, parameters, strict} to the function object that the encoder shows.
-Result<json::Object> read_function(FieldReader& reader) {
-  TRY_ASSIGN(std::string name, reader.required_string("name"));
-  TRY(check_function_name(name, reader.param("name")));
-  json::Object function = json::make_object({{"name", std::move(name)}});
-  std::optional<std::string> description;
-  TRY(reader.read("description", description));
-  if (description) function.set("description", *std::move(description));
-  TRY_ASSIGN(const json::Object* parameters, reader.object("parameters"));
-  if (parameters != nullptr) function.set("parameters", *parameters);
-  bool strict = false;
-  TRY(reader.read("strict", strict));
-  if (strict) function.set("strict", true);
+// {type: "text"} or {type: "grammar", syntax, definition}, to what holds for the input. A Lark
+// grammar is only shown to the model, which the note says.
+Result<json::Object> read_input_format(FieldReader& tool, std::string& note) {
+  json::Object input = json::make_object({{"type", "string"}});
+  TRY_ASSIGN(const json::Object* format, tool.object("format"));
+  if (format == nullptr) return input;
+  FieldReader reader(*format, tool.param("format."));
+  TRY_ASSIGN(const std::string type, reader.required_string("type"));
+  if (type == "text") return input;
+  if (type != "grammar") return wrong_value(reader.param("type"), "expected text or grammar");
+  TRY_ASSIGN(const std::string syntax, reader.required_string("syntax"));
+  TRY_ASSIGN(const std::string definition, reader.required_string("definition"));
+  if (syntax == "regex") {
+    input.set("pattern", fmt::format("^(?:{})$", definition));
+  } else if (syntax == "lark") {
+    input.set("description", "Text that follows this Lark grammar:\n" + definition);
+    note = reader.param("definition") + " is shown to the model, not enforced";
+  } else {
+    return wrong_value(reader.param("syntax"), "expected lark or regex");
+  }
+  return input;
+}
+
+// {type: "custom", name, description, format}.
+Result<json::Object> read_custom_tool(FieldReader& reader, std::string& note) {
+  TRY_ASSIGN(json::Object function, read_flat_tool(reader, "parameters"));
+  TRY_ASSIGN(json::Object input, read_input_format(reader, note));
+  if (input.find("pattern") != nullptr) function.set("strict", true);
+  function.set("parameters", custom_tool_schema(std::move(input)));
   return function;
 }
 
@@ -236,26 +126,30 @@ Result<void> read_tool(const json::Value& value,
                        const std::string& path,
                        ToolWish& wish,
                        json::Array& taken,
-                       std::string& note) {
+                       ResponsesRequest& request) {
   const json::Object* object = value.as_object();
   if (object == nullptr) return wrong_type(path, "an object", value);
   FieldReader reader(*object, path + ".");
   TRY_ASSIGN(const std::string type, reader.required_string("type"));
   if (type.starts_with("web_search")) {
-    note = path + ": this server has no web search; the model was not offered it";
+    request.note = path + ": this server has no web search; the model was not offered it";
     return {};
   }
-  if (type != "function") {
+  if (type != "function" && type != "custom") {
     return unsupported_field(reader.param("type"),
-                             "this server runs no tools itself; expected \"function\"");
+                             "this server runs no tools itself; expected function or custom");
   }
-  TRY_ASSIGN(json::Object function, read_function(reader));
+  const bool is_custom = type == "custom";
+  TRY_ASSIGN(
+      json::Object function,
+      is_custom ? read_custom_tool(reader, request.note) : read_flat_tool(reader, "parameters"));
+  if (is_custom) request.custom_tools.push_back(*function.find("name")->as_string());
   wish.functions.emplace_back(std::move(function));
   taken.push_back(value);
   return {};
 }
 
-// A mode, or {"type": "function", "name": ...}.
+// A mode, or {"type": "function" or "custom", "name": ...}.
 Result<void> read_tool_choice(FieldReader& top, ToolWish& wish, json::Object& settings) {
   const json::Value* choice = top.any("tool_choice");
   settings.set("tool_choice", choice == nullptr ? json::Value("auto") : *choice);
@@ -268,7 +162,9 @@ Result<void> read_tool_choice(FieldReader& top, ToolWish& wish, json::Object& se
   if (object == nullptr) return wrong_type("tool_choice", "a string or an object", *choice);
   FieldReader reader(*object, "tool_choice.");
   TRY_ASSIGN(const std::string type, reader.required_string("type"));
-  if (type != "function") return unsupported_field("tool_choice.type", "expected \"function\"");
+  if (type != "function" && type != "custom") {
+    return unsupported_field("tool_choice.type", "expected function or custom");
+  }
   TRY_ASSIGN(wish.name, reader.required_string("name"));
   wish.choice = ToolChoice::kNamed;
   return {};
@@ -279,7 +175,7 @@ Result<void> read_tools_into(FieldReader& reader, ResponsesRequest& request) {
   json::Array taken;
   TRY_ASSIGN(const json::Array* tools, reader.array("tools"));
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-    TRY(read_tool((*tools)[i], fmt::format("tools[{}]", i), wish, taken, request.note));
+    TRY(read_tool((*tools)[i], fmt::format("tools[{}]", i), wish, taken, request));
   }
   request.settings.set("tools", std::move(taken));
   TRY(read_tool_choice(reader, wish, request.settings));
@@ -303,11 +199,7 @@ Result<void> read_format(FieldReader& text, ResponsesRequest& request) {
   FieldReader reader(*format, "text.format.");
   TRY_ASSIGN(const std::string type, reader.required_string("type"));
   TRY_ASSIGN(wish.kind, parse_format_kind(type, reader.param("type")));
-  if (wish.kind == FormatWish::Kind::kJsonSchema) {
-    TRY(reader.read("strict", wish.strict));
-    TRY_ASSIGN(wish.schema, reader.object("schema"));
-    if (wish.schema == nullptr) return wrong_value(reader.param("schema"), "is missing");
-  }
+  if (wish.kind == FormatWish::Kind::kJsonSchema) TRY(read_schema(reader, wish));
   return apply_format(wish, request.chat);
 }
 
@@ -419,10 +311,6 @@ Result<void> refuse_unsupported(FieldReader& reader) {
 }
 
 }  // namespace
-
-std::string opaque_reasoning(const std::string& reasoning) {
-  return std::string(kOpaquePrefix) + reasoning;
-}
 
 Result<ResponsesRequest> parse_responses_request(const json::Value& body,
                                                  const ServedModel& model,

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -19,21 +20,17 @@ struct ResponsesRequest {
   bool store = true;
   bool background = false;
   bool wants_encrypted_reasoning = false;
+  std::vector<std::string> custom_tools;  // their names; the others are functions
   std::string note;  // what was left out of the request, for a header; often empty
 };
 
 // The items of an earlier response of the same client.
 using FindItems = std::function<Result<json::Array>(const std::string& response_id)>;
 
-// Items: messages (text), function_call, function_call_output and reasoning. Tools: functions;
-// web searches are left out with a note, other hosted tools are kUnsupported. Params are paths
-// such as "input[2].content[0].type".
+// Tools: functions and custom tools; web searches are left out with a note, other hosted tools are
+// kUnsupported. Params are paths such as "input[2].content[0].type".
 Result<ResponsesRequest> parse_responses_request(const json::Value& body,
                                                  const ServedModel& model,
                                                  const FindItems& find_items);
-
-// Reasoning in the form that clients carry opaquely from turn to turn ("encrypted_content"). It is
-// marked as this server's, not encrypted: it is the client's own.
-std::string opaque_reasoning(const std::string& reasoning);
 
 }  // namespace nibble::server

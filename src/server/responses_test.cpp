@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/response_items.h"
 #include "server/responses_request.h"
 #include "server/server_testing.h"
 
@@ -46,21 +47,20 @@ TestResponse send(TestServer& server, std::string_view method, std::string_view 
   return client.read_response();
 }
 
-// The payloads of a stream, whose event names and sequence numbers are checked.
-std::vector<json::Value> stream_events(TestServer& server, std::string_view body) {
-  const std::string stream = post(server, body).body;
-  std::vector<json::Value> events;
-  for (std::string_view rest = stream; !rest.empty();) {
-    const std::string_view event = rest.substr(0, rest.find("\n\n"));
-    rest.remove_prefix(std::min(rest.size(), event.size() + 2));
-    const size_t data = event.find("\ndata: ");
-    EXPECT_TRUE(event.starts_with("event: ") && data != std::string_view::npos) << event;
-    events.push_back(json::parse(event.substr(data + 7)).value());
-    EXPECT_EQ(text_at(events.back(), "type"), event.substr(7, data - 7));
-    EXPECT_EQ(integer_at(events.back(), "sequence_number"),
-              static_cast<int64_t>(events.size()) - 1);
+// The payloads of a stream, whose event names and sequence numbers, from `first` on, are checked.
+std::vector<json::Value> checked_events(std::string_view stream, int64_t first = 0) {
+  std::vector<json::Value> payloads;
+  for (Event& event : parse_named_events(stream)) {
+    EXPECT_EQ(text_at(event.data, "type"), event.name);
+    EXPECT_EQ(integer_at(event.data, "sequence_number"),
+              first + static_cast<int64_t>(payloads.size()));
+    payloads.push_back(std::move(event.data));
   }
-  return events;
+  return payloads;
+}
+
+std::vector<json::Value> stream_events(TestServer& server, std::string_view body) {
+  return checked_events(post(server, body).body);
 }
 
 // The types in order, without "response."; deltas of one kind in a row count once.
@@ -69,9 +69,9 @@ std::vector<std::string> outline(const std::vector<json::Value>& events) {
   for (const json::Value& event : events) {
     std::string type = text_at(event, "type").substr(std::string("response.").size());
     if (type == "output_item.added") type += " " + text_at(event, "item.type");
-    if (types.empty() || types.back() != type) types.push_back(std::move(type));
+    types.push_back(std::move(type));
   }
-  return types;
+  return without_repeats(std::move(types));
 }
 
 TEST(Responses, AnswerInOneObject) {
@@ -255,6 +255,158 @@ TEST(Responses, WorkInTheBackground) {
   EXPECT_EQ(wait_for_end(server, path), "completed");
 }
 
+TEST(Responses, InTheBackgroundAreStreamedToClientsThatComeLater) {
+  TestServer server;
+  server.hold();
+  const json::Value begun = post_json(server, response_body(R"(, "background": true)"));
+  const std::string path = "/v1/responses/" + text_at(begun, "id");
+  TestClient follower(server.port());
+  follower.send(get_request(path + "?stream=true"));
+  const std::string head = follower.read_until("response.in_progress");
+  EXPECT_THAT(head, HasSubstr("text/event-stream"));
+  TestClient resumed(server.port());
+  resumed.send(get_request(path + "?stream=true&starting_after=0"));
+  EXPECT_THAT(resumed.read_until("response.in_progress"),
+              ::testing::Not(HasSubstr("response.created")));
+  server.release();
+  EXPECT_THAT(follower.read_until("event: response.completed"), HasSubstr("Hello"));
+  EXPECT_THAT(resumed.read_until("event: response.completed"), HasSubstr("Hello"));
+  EXPECT_EQ(wait_for_end(server, path), "completed");
+
+  const std::string all = http_get(server.port(), path + "?stream=true").body;
+  const std::vector<json::Value> events = checked_events(all);
+  EXPECT_EQ(text_at(events.back(), "type"), "response.completed");
+  EXPECT_EQ(text_at(events.back(), "response.output.0.content.0.text"), "Hello there.");
+  for (size_t seen = 0; seen < events.size(); ++seen) {
+    const std::string rest =
+        http_get(server.port(), path + "?stream=true&starting_after=" + std::to_string(seen)).body;
+    EXPECT_TRUE(all.ends_with(rest));
+    EXPECT_EQ(checked_events(rest, static_cast<int64_t>(seen) + 1).size(),
+              events.size() - seen - 1);
+  }
+  EXPECT_EQ(http_get(server.port(), path + "?stream=true&starting_after=x").status, 400);
+}
+
+TEST(Responses, StreamedInTheBackgroundGoOnWithoutTheirClient) {
+  TestServer server;
+  server.hold();
+  std::string path = "/v1/responses/";
+  {
+    TestClient client(server.port());
+    client.send(
+        post_request("/v1/responses", response_body(R"(, "background": true, "stream": true)")));
+    const std::string begun = client.read_until("response.in_progress");
+    path += begun.substr(begun.find("resp_"), std::string("resp_").size() + 24);
+  }
+  server.release();
+  EXPECT_EQ(wait_for_end(server, path), "completed");
+  EXPECT_EQ(outline(checked_events(http_get(server.port(), path + "?stream=true").body)).back(),
+            "completed");
+}
+
+TEST(Responses, InTheForegroundAreNotStreamedAgain) {
+  TestServer server;
+  const json::Value made = post_json(server, response_body());
+  const TestResponse refused =
+      http_get(server.port(), "/v1/responses/" + text_at(made, "id") + "?stream=true");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("background"));
+}
+
+TEST(Responses, ListWhatTheyAnswered) {
+  TestServer server;
+  const json::Value first = post_json(server, R"({"input": [
+      {"role": "user", "content": "One"}, {"role": "assistant", "content": "Two"},
+      {"id": "msg_mine", "role": "user", "content": [{"type": "input_text", "text": "Three"}]}]})");
+  const json::Value second = post_json(
+      server, response_body(R"(, "previous_response_id": ")" + text_at(first, "id") + "\""));
+  const auto list = [&](const json::Value& response, const std::string& query) {
+    const std::string path = "/v1/responses/" + text_at(response, "id") + "/input_items" + query;
+    const TestResponse page = http_get(server.port(), path);
+    EXPECT_EQ(page.status, 200) << page.body;
+    return json::parse(page.body).value();
+  };
+  const json::Value newest = list(first, "");
+  EXPECT_EQ(text_at(newest, "object"), "list");
+  EXPECT_EQ(at(newest, "data").as_array()->size(), 3U);
+  EXPECT_EQ(text_at(newest, "first_id"), "msg_mine");
+  EXPECT_EQ(text_at(newest, "data.0.content.0.text"), "Three");
+  EXPECT_EQ(text_at(newest, "data.1.content.0.type"), "output_text");
+  EXPECT_EQ(text_at(newest, "data.2.content.0.type"), "input_text");
+  EXPECT_FALSE(*at(newest, "has_more").as_bool());
+
+  // Earlier responses belong to it; the same ids page by page.
+  std::vector<std::string> texts;
+  std::string query = "?order=asc&limit=2";
+  json::Value page;
+  do {
+    page = list(second, query);
+    const json::Value data = at(page, "data");
+    for (const json::Value& item : *data.as_array()) {
+      texts.push_back(text_at(item, "content.0.text"));
+    }
+    query = "?order=asc&limit=2&after=" + text_at(page, "last_id");
+  } while (*at(page, "has_more").as_bool());
+  EXPECT_THAT(texts, ElementsAre("One", "Two", "Three", "Hello there.", "Hello"));
+
+  const std::string path = "/v1/responses/" + text_at(first, "id") + "/input_items";
+  for (const char* bad : {"?limit=0", "?limit=101", "?limit=x", "?order=up", "?after=msg_none"}) {
+    EXPECT_EQ(http_get(server.port(), path + bad).status, 400) << bad;
+  }
+  EXPECT_EQ(http_get(server.port(), "/v1/responses/resp_none/input_items").status, 404);
+}
+
+constexpr const char* kCustomTool =
+    R"(, "tools": [{"type": "custom", "name": "patch", "description": "Applies a patch"}])";
+constexpr std::string_view kCustomCall =
+    "\n\n<\uff5cDSML\uff5ctool_calls>\n<\uff5cDSML\uff5cinvoke name=\"patch\">\n"
+    "<\uff5cDSML\uff5cparameter name=\"input\" string=\"true\">*** a\n+ "
+    "\"b\"</\uff5cDSML\uff5cparameter>\n"
+    "</\uff5cDSML\uff5cinvoke>\n</\uff5cDSML\uff5ctool_calls>";
+
+TEST(Responses, CallCustomToolsWithFreeText) {
+  TestServer server;
+  server.set_answer(kCustomCall);
+  const json::Value body = post_json(server, response_body(kCustomTool));
+  EXPECT_EQ(text_at(body, "output.0.type"), "custom_tool_call");
+  EXPECT_THAT(text_at(body, "output.0.id"), StartsWith("ctc_"));
+  EXPECT_EQ(text_at(body, "output.0.name"), "patch");
+  EXPECT_EQ(text_at(body, "output.0.input"), "*** a\n+ \"b\"");
+  EXPECT_EQ(text_at(body, "output.0.status"), "completed");
+  const std::vector<json::Value> events =
+      stream_events(server, response_body(std::string(kCustomTool) + R"(, "stream": true)"));
+  EXPECT_THAT(outline(events),
+              ElementsAre("created",
+                          "in_progress",
+                          "output_item.added custom_tool_call",
+                          "custom_tool_call_input.delta",
+                          "custom_tool_call_input.done",
+                          "output_item.done",
+                          "completed"));
+  EXPECT_EQ(text_at(events[events.size() - 3], "input"), "*** a\n+ \"b\"");
+}
+
+TEST(Responses, ForceCustomToolsOfAPattern) {
+  TestServer server;
+  server.set_answer("I would rather not.");
+  const json::Value body = post_json(server,
+                                     response_body(
+                                         R"(, "tools": [{"type": "custom", "name": "dial", "format":
+               {"type": "grammar", "syntax": "regex", "definition": "[0-9]{2}"}}],
+             "tool_choice": {"type": "custom", "name": "dial"}, "temperature": 0)"));
+  EXPECT_EQ(text_at(body, "output.0.type"), "custom_tool_call");
+  EXPECT_THAT(text_at(body, "output.0.input"), ::testing::MatchesRegex("[0-9][0-9]"));
+}
+
+TEST(Responses, ShowLarkGrammarsAndSaySo) {
+  TestServer server;
+  const TestResponse response =
+      post(server, response_body(R"(, "tools": [{"type": "custom", "name": "f", "format":
+          {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}])"));
+  EXPECT_EQ(response.status, 200) << response.body;
+  EXPECT_THAT(response.headers.at("x-nibble-note"), HasSubstr("not enforced"));
+}
+
 TEST(Responses, AreCancelledInTheBackground) {
   TestServer server;
   server.hold();
@@ -346,6 +498,17 @@ TEST(ResponsesRequest, MakesOneMessageOfWhatTheAssistantSaidInATurn) {
   EXPECT_EQ(request.items.size(), 11U);
 }
 
+TEST(ResponsesRequest, ReadsCallsOfCustomTools) {
+  const ResponsesRequest request = parse(R"({"input": [
+      {"role": "user", "content": "u"},
+      {"type": "custom_tool_call", "call_id": "1", "name": "f", "input": "a \"b\""},
+      {"type": "custom_tool_call_output", "call_id": "1", "output": "x"}]})")
+                                       .value();
+  const std::vector<text::Message>& messages = request.chat.messages;
+  EXPECT_EQ(messages[1].tool_calls.front().arguments, R"({"input": "a \"b\""})");
+  EXPECT_EQ(messages[2].content, "x");
+}
+
 TEST(ResponsesRequest, NamesTheFieldThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{}", "input"},
@@ -379,6 +542,16 @@ TEST(ResponsesRequest, NamesTheFieldThatIsWrong) {
       {response_body(R"(, "tools": [{"type": "function"}])"), "tools[0].name"},
       {response_body(R"(, "tools": [{"type": "function", "name": "f", "parameters": 3}])"),
        "tools[0].parameters"},
+      {response_body(R"(, "tools": [{"type": "custom", "name": "f", "format": 3}])"),
+       "tools[0].format"},
+      {response_body(R"(, "tools": [{"type": "custom", "name": "f", "format": {"type": "x"}}])"),
+       "tools[0].format.type"},
+      {response_body(R"(, "tools": [{"type": "custom", "name": "f", "format":
+           {"type": "grammar", "syntax": "bnf", "definition": ""}}])"),
+       "tools[0].format.syntax"},
+      {R"({"input": [{"type": "custom_tool_call", "call_id": "1", "name": "f"}]})",
+       "input[0].input"},
+      {response_body(R"(, "prompt_logprobs": 1)"), "prompt_logprobs"},
       {response_body(R"(, "tool_choice": 3)"), "tool_choice"},
       {response_body(R"(, "tool_choice": "some")"), "tool_choice"},
       {response_body(R"(, "tool_choice": {"type": "mcp"})"), "tool_choice.type"},

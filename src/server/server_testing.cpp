@@ -55,16 +55,35 @@ int64_t integer_at(const json::Value& value, std::string_view path) {
   return at(value, path).as_int64().value_or(-1);
 }
 
-std::vector<json::Value> parse_events(std::string_view body) {
-  constexpr std::string_view kPrefix = "data: ";
-  std::vector<json::Value> events;
-  while (!body.empty()) {
-    const std::string_view event = body.substr(0, body.find("\n\n"));
-    body.remove_prefix(std::min(body.size(), event.size() + 2));
-    if (!event.starts_with(kPrefix) || event.ends_with("[DONE]")) continue;
-    events.push_back(json::parse(event.substr(kPrefix.size())).value());
+std::vector<Event> parse_named_events(std::string_view stream) {
+  constexpr std::string_view kName = "event: ";
+  constexpr std::string_view kData = "data: ";
+  std::vector<Event> events;
+  while (!stream.empty()) {
+    std::string_view lines = stream.substr(0, stream.find("\n\n"));
+    stream.remove_prefix(std::min(stream.size(), lines.size() + 2));
+    Event event;
+    if (lines.starts_with(kName)) {
+      const size_t end = std::min(lines.find('\n'), lines.size() - 1);
+      event.name = lines.substr(kName.size(), end - kName.size());
+      lines.remove_prefix(end + 1);
+    }
+    if (!lines.starts_with(kData) || lines.ends_with("[DONE]")) continue;
+    event.data = json::parse(lines.substr(kData.size())).value();
+    events.push_back(std::move(event));
   }
   return events;
+}
+
+std::vector<json::Value> parse_events(std::string_view stream) {
+  std::vector<json::Value> payloads;
+  for (Event& event : parse_named_events(stream)) payloads.push_back(std::move(event.data));
+  return payloads;
+}
+
+std::vector<std::string> without_repeats(std::vector<std::string> names) {
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
 }
 
 KeyFile::KeyFile(std::string_view name, std::string_view keys)

@@ -29,8 +29,16 @@ json::Value at(const json::Value& value, std::string_view path);
 std::string text_at(const json::Value& value, std::string_view path);
 int64_t integer_at(const json::Value& value, std::string_view path);
 
-// The JSON payloads of `data:` events, in order, without [DONE].
-std::vector<json::Value> parse_events(std::string_view body);
+struct Event {
+  std::string name;  // empty: it has none
+  json::Value data;
+};
+// The events of a stream, in order, without comments and [DONE].
+std::vector<Event> parse_named_events(std::string_view stream);
+// Their payloads alone.
+std::vector<json::Value> parse_events(std::string_view stream);
+// The same without repetitions in a row.
+std::vector<std::string> without_repeats(std::vector<std::string> names);
 
 // A file of API keys, one a line, that lives as long as the object.
 class KeyFile final {
