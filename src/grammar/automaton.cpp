@@ -158,6 +158,8 @@ class AutomatonBuilder final {
         return;
       case Expr::Kind::kRepeat:
         return build_repeat(expr, from, to);
+      case Expr::Kind::kGraph:
+        return build_graph(expr, from, to);
       case Expr::Kind::kCall:
         if (!count_edge()) return;
         reach_rule(expr.rule.value);
@@ -213,6 +215,17 @@ class AutomatonBuilder final {
     build(body, loop, loop_end);
     add_jump(loop_end, loop);
     add_jump(loop, to);
+  }
+
+  void build_graph(const Expr& expr, int32_t from, int32_t to) {
+    std::vector<int32_t> nodes;
+    for (int32_t i = 0; i < expr.max; ++i) nodes.push_back(add_state(states_[index(from)].rule));
+    if (is_exhausted_) return;
+    add_jump(from, nodes[Expr::kGraphStart]);
+    add_jump(nodes[Expr::kGraphEnd], to);
+    for (const GraphEdge& edge : expr.edges) {
+      build(edge.label, nodes[index(edge.from)], nodes[index(edge.to)]);
+    }
   }
 
   // A rule is nullable when its end can be reached without reading: backwards from the ends.

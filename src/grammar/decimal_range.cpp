@@ -29,9 +29,13 @@ class MagnitudeRange final {
     std::vector<ExprId> options;
     const size_t shortest = lower_.value.integer.size();
     const size_t longest = upper_.value.integer.size();
-    for (size_t length = shortest; length <= longest; ++length) {
-      const Tight tight{.lower = length == shortest, .upper = length == longest};
-      options.push_back(integer_digits(0, length, tight));
+    options.push_back(integer_digits(0, shortest, {.lower = true, .upper = shortest == longest}));
+    if (longest > shortest) options.push_back(integer_digits(0, longest, {.upper = true}));
+    if (longest > shortest + 1) {
+      // Lengths in between are within the bounds.
+      const ExprId more = rules_.repeat(
+          digit(0, 9), static_cast<int32_t>(shortest), static_cast<int32_t>(longest) - 2);
+      options.push_back(rules_.sequence({digit(1, 9), more, behind_integer({})}));
     }
     return rules_.choice(options);
   }

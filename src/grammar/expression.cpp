@@ -22,7 +22,7 @@ Rules::Rules(int32_t max_expressions) : max_expressions_(max_expressions) {
 }
 
 ExprId Rules::add(Expr expr) {
-  if (static_cast<int32_t>(exprs_.size()) >= max_expressions_) {
+  if (num_expressions() >= max_expressions_) {
     is_exhausted_ = true;
     return never();
   }
@@ -124,6 +124,15 @@ ExprId Rules::repeat(ExprId body, int32_t min, std::optional<int32_t> max) {
   return add(std::move(expr));
 }
 
+ExprId Rules::graph(int32_t num_nodes, std::vector<GraphEdge> edges) {
+  std::erase_if(edges, [&](const GraphEdge& edge) { return is_never(edge.label); });
+  if (edges.empty()) return never();
+  num_edges_ += static_cast<int64_t>(edges.size());
+  Expr expr{.kind = Expr::Kind::kGraph, .max = num_nodes};
+  expr.edges = std::move(edges);
+  return add(std::move(expr));
+}
+
 RuleId Rules::add_rule(std::string name) {
   bodies_.push_back(never());
   names_.push_back(std::move(name));
@@ -151,6 +160,7 @@ ExprId Rules::shared(ExprId body) {
     case Expr::Kind::kSequence:
     case Expr::Kind::kChoice:
     case Expr::Kind::kRepeat:
+    case Expr::Kind::kGraph:
       return call(add_rule("part", body));
     case Expr::Kind::kBytes:
     case Expr::Kind::kControl:

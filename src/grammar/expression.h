@@ -24,7 +24,17 @@ inline constexpr uint8_t kControlByte = 0xFF;
 inline constexpr int32_t kMaxControlTokenId = (1 << 24) - 1;
 std::string control_token_spelling(int32_t token_id);
 
+// A step of a graph: `label` is read from node `from` to node `to`.
+struct GraphEdge {
+  int32_t from = 0;
+  int32_t to = 0;
+  ExprId label;
+};
+
 struct Expr {
+  static constexpr int32_t kGraphStart = 0;
+  static constexpr int32_t kGraphEnd = 1;
+
   enum class Kind {
     kNever,    // no text at all
     kEmpty,    // the empty text
@@ -34,6 +44,7 @@ struct Expr {
     kSequence,
     kChoice,
     kRepeat,  // one child, min to max times; max -1: without end
+    kGraph,   // a way along `edges` from kGraphStart to kGraphEnd, of `max` nodes
     kCall,
   };
   Kind kind = Kind::kNever;
@@ -44,6 +55,7 @@ struct Expr {
   RuleId rule;
   std::string bytes;
   std::vector<ExprId> children;
+  std::vector<GraphEdge> edges;
 };
 
 // Builds expressions. Trivial cases fold: a sequence with never() is never(), a choice drops it.
@@ -72,6 +84,9 @@ class Rules final {
   ExprId one_of(std::vector<std::string> texts);
   ExprId optional(ExprId body) { return choice({empty(), body}); }
   ExprId repeat(ExprId body, int32_t min, std::optional<int32_t> max);
+  // Nodes are 0 to num_nodes - 1, at least kGraphStart and kGraphEnd. Every edge counts as an
+  // expression.
+  ExprId graph(int32_t num_nodes, std::vector<GraphEdge> edges);
 
   // A rule must be defined before the automaton is made; calls may come earlier.
   RuleId add_rule(std::string name);
@@ -82,6 +97,9 @@ class Rules final {
   ExprId shared(ExprId body);
 
   const Expr& operator[](ExprId id) const { return exprs_[static_cast<size_t>(id.value)]; }
+  // Made so far, with the edges of graphs.
+  int64_t num_expressions() const { return static_cast<int64_t>(exprs_.size()) + num_edges_; }
+  int32_t max_expressions() const { return max_expressions_; }
   int32_t num_rules() const { return static_cast<int32_t>(bodies_.size()); }
   ExprId body(RuleId rule) const { return bodies_[static_cast<size_t>(rule.value)]; }
   const std::string& name(RuleId rule) const { return names_[static_cast<size_t>(rule.value)]; }
@@ -94,6 +112,7 @@ class Rules final {
   ExprId one_of_sorted(std::span<const std::string> texts, size_t offset);
 
   int32_t max_expressions_;
+  int64_t num_edges_ = 0;
   bool is_exhausted_ = false;
   std::vector<Expr> exprs_;
   std::vector<ExprId> bodies_;

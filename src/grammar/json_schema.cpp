@@ -3,256 +3,106 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <iterator>
+#include <map>
 #include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "base/utf8.h"
+#include "grammar/decimal_multiple.h"
+#include "grammar/decimal_range.h"
+#include "grammar/distinct_items.h"
 #include "grammar/formats.h"
+#include "grammar/intersection.h"
 #include "grammar/regex.h"
 
 namespace nibble::grammar {
 namespace {
 
-// Merging siblings into branches copies them.
-constexpr size_t kMaxMerges = 32;
+// Schemas that hold together for one value.
+constexpr size_t kMaxParts = 64;
 constexpr size_t kMaxOneOfBranches = 64;
 // Names beside which other names are generated.
 constexpr size_t kMaxExcludedNameBytes = 256;
 
-constexpr std::string_view kAnnotations[] = {"title",
-                                             "description",
-                                             "default",
-                                             "examples",
-                                             "deprecated",
-                                             "readOnly",
-                                             "writeOnly",
-                                             "$comment",
-                                             "$schema",
-                                             "$defs",
-                                             "definitions"};
+bool is_only_reference(const SchemaPart& part) {
+  return part.schema->find("$ref") != nullptr &&
+         other_keyword(*part.schema->as_object(), {"$ref"}) == nullptr;
+}
 
-struct Keyword {
-  std::string_view name;
-  TypeSet applies_to = 0;  // the types whose values it restricts; 0: any
+using Texts = std::unordered_set<std::string>;
+
+// What tells the schemas of a oneOf apart.
+struct Branch {
+  TypeSet generated = types::kAll;  // of the values that are written for it
+  TypeSet valid = types::kAll;      // of the values that may be valid in it
+  std::optional<Texts> constants;
+  std::map<std::string, Texts> discriminators;  // constants of required members
 };
-constexpr Keyword kKeywords[] = {{"type"},
-                                 {"enum"},
-                                 {"const"},
-                                 {"$ref"},
-                                 {"anyOf"},
-                                 {"oneOf"},
-                                 {"allOf"},
-                                 {"properties", types::kObject},
-                                 {"required", types::kObject},
-                                 {"additionalProperties", types::kObject},
-                                 {"items", types::kArray},
-                                 {"prefixItems", types::kArray},
-                                 {"minItems", types::kArray},
-                                 {"maxItems", types::kArray},
-                                 {"uniqueItems", types::kArray},
-                                 {"minimum", types::kNumber},
-                                 {"maximum", types::kNumber},
-                                 {"exclusiveMinimum", types::kNumber},
-                                 {"exclusiveMaximum", types::kNumber},
-                                 {"minLength", types::kString},
-                                 {"maxLength", types::kString},
-                                 {"pattern", types::kString},
-                                 {"format", types::kString}};
 
-struct NamedType {
-  std::string_view name;
-  TypeSet types = 0;
-};
-constexpr NamedType kTypes[] = {{"null", types::kNull},
-                                {"boolean", types::kBoolean},
-                                {"integer", types::kInteger},
-                                {"number", types::kNumber},
-                                {"string", types::kString},
-                                {"array", types::kArray},
-                                {"object", types::kObject}};
-
-template <class Table>
-auto find_named(const Table& table, std::string_view name) {
-  const auto* found = std::find_if(
-      std::begin(table), std::end(table), [&](const auto& entry) { return entry.name == name; });
-  return found == std::end(table) ? nullptr : found;
+// Whether a value written for `a` may be one of `types` in `b`, or the other way round.
+bool may_share(const Branch& a, const Branch& b, TypeSet types) {
+  return ((a.generated & b.valid & types) | (b.generated & a.valid & types)) != 0;
 }
 
-bool is_annotation(std::string_view key) {
-  return std::find(std::begin(kAnnotations), std::end(kAnnotations), key) != std::end(kAnnotations);
-}
-
-// One more step of a JSON pointer (RFC 6901).
-std::string child(const std::string& pointer, std::string_view key) {
-  std::string result = pointer + '/';
-  for (const char c : key) {
-    if (c == '~') {
-      result += "~0";
-    } else if (c == '/') {
-      result += "~1";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
-
-std::string child(const std::string& pointer, size_t index) {
-  return fmt::format("{}/{}", pointer, index);
-}
-
-Error schema_error(const std::string& pointer, std::string_view text) {
-  return {Errc::kInvalidArgument,
-          fmt::format("schema at \"{}\": {}", escape_for_display(pointer), text),
-          "invalid_schema",
-          {}};
-}
-
-Error keyword_error(const std::string& pointer, std::string_view keyword, std::string_view text) {
-  return {Errc::kInvalidArgument,
-          fmt::format("schema keyword \"{}\" at \"{}\": {}",
-                      escape_for_display(keyword),
-                      escape_for_display(child(pointer, keyword)),
-                      text),
-          "invalid_schema",
-          {}};
-}
-
-Result<void> check_keywords(const json::Object& schema, const std::string& pointer) {
-  for (const json::Member& member : schema) {
-    const bool is_root_id = member.key == "$id" && pointer.empty();
-    if (is_annotation(member.key) || is_root_id) continue;
-    if (find_named(kKeywords, member.key) == nullptr) {
-      return keyword_error(pointer, member.key, "is not supported; see docs/structured-output.md");
-    }
-  }
-  return {};
-}
-
-// The first keyword that restricts values, besides those given; nullptr when there is none.
-const json::Member* other_keyword(const json::Object& schema,
-                                  std::initializer_list<std::string_view> known) {
-  const auto* found = std::find_if(schema.begin(), schema.end(), [&](const json::Member& member) {
-    return !is_annotation(member.key) && member.key != "$id" &&
-           std::find(known.begin(), known.end(), member.key) == known.end();
-  });
-  return found == schema.end() ? nullptr : found;
-}
-
-Result<TypeSet> named_type(const json::Value& name, const std::string& pointer) {
-  const std::string* text = name.as_string();
-  const NamedType* known = text == nullptr ? nullptr : find_named(kTypes, *text);
-  if (known == nullptr) {
-    return keyword_error(pointer,
-                         "type",
-                         "expected null, boolean, integer, number, string, array, object or an "
-                         "array of these");
-  }
-  return known->types;
-}
-
-// What `type` says; nullopt without it.
-Result<std::optional<TypeSet>> declared_types(const json::Object& schema,
-                                              const std::string& pointer) {
-  const json::Value* type = schema.find("type");
-  if (type == nullptr) return std::optional<TypeSet>();
-  const json::Array single = {*type};
-  const json::Array* names = type->is_array() ? type->as_array() : &single;
-  TypeSet result = 0;
-  for (const json::Value& name : *names) {
-    TRY_ASSIGN(const TypeSet types, named_type(name, pointer));
-    result |= types;
-  }
-  return std::optional<TypeSet>(result);
-}
-
-// The types that the schema is about: what `type` says, else what its keywords apply to, else all.
-Result<TypeSet> intended_types(const json::Object& schema, const std::string& pointer) {
-  TRY_ASSIGN(const std::optional<TypeSet> declared, declared_types(schema, pointer));
-  if (declared) return *declared;
-  TypeSet inferred = 0;
-  for (const json::Member& member : schema) {
-    const Keyword* keyword = find_named(kKeywords, member.key);
-    if (keyword != nullptr) inferred |= keyword->applies_to;
-  }
-  return inferred == 0 ? types::kAll : inferred;
-}
-
-Result<std::optional<int32_t>> count(const json::Object& schema,
-                                     std::string_view keyword,
-                                     const std::string& pointer) {
-  const json::Value* value = schema.find(keyword);
-  if (value == nullptr) return std::optional<int32_t>();
-  std::optional<int64_t> number = value->as_int64();
-  const std::optional<double> real = value->as_double();
-  constexpr int64_t kMost = 100'000;
-  if (!number && real && *real == std::floor(*real) && std::abs(*real) <= kMost) {
-    number = static_cast<int64_t>(*real);
-  }
-  if (!number || *number < 0 || *number > kMost) {
-    return keyword_error(pointer, keyword, fmt::format("expected an integer from 0 to {}", kMost));
-  }
-  return std::optional<int32_t>(static_cast<int32_t>(*number));
-}
-
-// The values of `const` or `enum`.
-std::optional<json::Array> constant_values(const json::Object& schema) {
-  if (const json::Value* value = schema.find("const")) return json::Array{*value};
+std::optional<Texts> constant_texts(const json::Value& schema) {
+  if (const json::Value* only = schema.find("const")) return Texts{canonical_text(*only)};
   const json::Value* values = schema.find("enum");
   if (values == nullptr || !values->is_array()) return std::nullopt;
-  return *values->as_array();
+  Texts texts;
+  for (const json::Value& value : *values->as_array()) texts.insert(canonical_text(value));
+  return texts;
 }
 
-// Conservative: numbers that may be equal are.
-bool may_be_equal(const json::Value& a, const json::Value& b) {
-  if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
-  if (a.is_array() || a.is_object() || b.is_array() || b.is_object()) return a.kind() == b.kind();
-  return json::dump(a, json::Style::kCompact) == json::dump(b, json::Style::kCompact);
+TypeSet types_of_constants(const json::Value& schema) {
+  if (const json::Value* only = schema.find("const")) return type_of(*only);
+  const json::Value* values = schema.find("enum");
+  if (values == nullptr || !values->is_array()) return types::kAll;
+  TypeSet types = 0;
+  for (const json::Value& value : *values->as_array()) types |= type_of(value);
+  return types;
 }
 
-bool are_disjoint(const std::optional<json::Array>& a, const std::optional<json::Array>& b) {
-  constexpr size_t kMaxComparisons = 10'000;
-  if (!a || !b || a->size() * b->size() > kMaxComparisons) return false;
-  return std::none_of(a->begin(), a->end(), [&](const json::Value& x) {
-    return std::any_of(
-        b->begin(), b->end(), [&](const json::Value& y) { return may_be_equal(x, y); });
+Result<Branch> read_branch(const json::Value& schema, const std::string& pointer) {
+  const json::Object& object = *schema.as_object();
+  TRY_ASSIGN(const std::optional<TypeSet> declared, declared_types(object, pointer));
+  TypeSet inferred = 0;
+  for (const json::Member& member : object) inferred |= types_of_keyword(member.key);
+  Branch branch;
+  branch.valid = declared.value_or(types::kAll) & types_of_constants(schema);
+  branch.generated = branch.valid & (inferred == 0 || declared ? types::kAll : inferred);
+  branch.constants = constant_texts(schema);
+  const json::Value* properties = schema.find("properties");
+  const json::Value* required = schema.find("required");
+  if (properties == nullptr || required == nullptr || !required->is_array()) return branch;
+  for (const json::Value& name : *required->as_array()) {
+    const json::Value* member = name.is_string() ? properties->find(*name.as_string()) : nullptr;
+    if (member == nullptr) continue;
+    if (auto texts = constant_texts(*member)) {
+      branch.discriminators.emplace(*name.as_string(), *std::move(texts));
+    }
+  }
+  return branch;
+}
+
+bool are_disjoint(const Texts& a, const Texts& b, int64_t& work) {
+  const Texts& smaller = a.size() < b.size() ? a : b;
+  const Texts& larger = a.size() < b.size() ? b : a;
+  work += static_cast<int64_t>(smaller.size());
+  return std::none_of(smaller.begin(), smaller.end(), [&](const std::string& text) {
+    return larger.contains(text);
   });
 }
 
-// The names in `required`; malformed entries are left out.
-std::unordered_set<std::string> required_members(const json::Object& schema) {
-  std::unordered_set<std::string> names;
-  const json::Value* required = schema.find("required");
-  if (required == nullptr || !required->is_array()) return names;
-  for (const json::Value& item : *required->as_array()) {
-    if (item.is_string()) names.insert(*item.as_string());
-  }
-  return names;
-}
-
-std::optional<json::Array> member_constants(const json::Object& schema, const std::string& name) {
-  const json::Value* properties = schema.find("properties");
-  const json::Value* member = properties == nullptr ? nullptr : properties->find(name);
-  if (member == nullptr || !member->is_object()) return std::nullopt;
-  return constant_values(*member->as_object());
-}
-
-// A member that both require and whose permitted constants differ tells the two apart.
-bool have_discriminator(const json::Object& a, const json::Object& b) {
-  const json::Value* properties = a.find("properties");
-  if (properties == nullptr || !properties->is_object()) return false;
-  const std::unordered_set<std::string> required_a = required_members(a);
-  const std::unordered_set<std::string> required_b = required_members(b);
-  for (const json::Member& member : *properties->as_object()) {
-    if (required_a.contains(member.key) && required_b.contains(member.key) &&
-        are_disjoint(member_constants(a, member.key), member_constants(b, member.key))) {
-      return true;
-    }
-  }
-  return false;
+bool are_told_apart(const Branch& a, const Branch& b, int64_t& work) {
+  if (!may_share(a, b, types::kAll)) return true;
+  if (a.constants && b.constants && are_disjoint(*a.constants, *b.constants, work)) return true;
+  if (may_share(a, b, types::kAll & ~types::kObject)) return false;
+  work += static_cast<int64_t>(a.discriminators.size());
+  return std::any_of(a.discriminators.begin(), a.discriminators.end(), [&](const auto& own) {
+    const auto other = b.discriminators.find(own.first);
+    return other != b.discriminators.end() && are_disjoint(own.second, other->second, work);
+  });
 }
 
 std::u32string decode(std::string_view text) {
@@ -298,219 +148,187 @@ ExprId none_of(Rules& rules,
 
 }  // namespace
 
-TypeSet type_of(const json::Value& value) {
-  switch (value.kind()) {
-    case json::Kind::kNull:
-      return types::kNull;
-    case json::Kind::kBool:
-      return types::kBoolean;
-    case json::Kind::kInteger:
-      return types::kInteger;
-    case json::Kind::kFloat: {
-      const double number = value.as_double().value_or(0.5);
-      return number == std::floor(number) ? types::kInteger : types::kFraction;
-    }
-    case json::Kind::kString:
-      return types::kString;
-    case json::Kind::kArray:
-      return types::kArray;
-    case json::Kind::kObject:
-      return types::kObject;
-  }
-  return types::kNull;
-}
-
 SchemaCompiler::SchemaCompiler(JsonText& text, const json::Value& root)
     : text_(text), rules_(text.rules()), root_(root) {}
 
 Result<ExprId> SchemaCompiler::compile(const Wanted& wanted) {
-  TRY_ASSIGN(const ExprId whole, value(root_, {.pointer = {}, .wanted = wanted}));
-  TRY(compile_references());
+  TRY_ASSIGN(const ExprId whole, value({{.schema = &root_, .pointer = {}}}, wanted));
+  TRY(compile_pending());
   return whole;
 }
 
-// References wait until here, so that chains of them need no stack.
-Result<void> SchemaCompiler::compile_references() {
+Result<void> SchemaCompiler::spend(int64_t work,
+                                   const std::string& pointer,
+                                   std::string_view keyword) {
+  work_ += work;
+  if (work_ <= kMaxWork) return {};
+  return keyword_error(pointer, keyword, "the schema takes too much work to compile");
+}
+
+// --- combinations of schemas
+
+// References and conjunctions wait until here, so that chains of them need no stack.
+Result<void> SchemaCompiler::compile_pending() {
   while (!pending_.empty() && !rules_.is_exhausted()) {
-    const PendingReference next = std::move(pending_.back());
+    PendingRule next = std::move(pending_.back());
     pending_.pop_back();
-    TRY_ASSIGN(const ExprId body, value(*next.schema, next.place));
+    const bool is_chain = next.schemas.size() == 1;
+    TRY_ASSIGN(const ExprId body,
+               is_chain ? value(std::move(next.schemas), next.wanted)
+                        : combined(next.schemas, next.wanted));
     rules_.define(next.rule, body);
   }
   return {};
 }
 
-Result<ExprId> SchemaCompiler::value(const json::Value& schema, const Place& place) {
-  if (const bool* permits = schema.as_bool()) {
-    return *permits ? any(place.wanted.types, place) : rules_.never();
-  }
-  const json::Object* object = schema.as_object();
-  if (object == nullptr) return schema_error(place.pointer, "expected an object or a boolean");
-  TRY(check_keywords(*object, place.pointer));
-  if (object->find("$ref") != nullptr) return reference(*object, place);
-  for (const char* keyword : {"const", "enum"}) {
-    if (object->find(keyword) != nullptr) return constants(*object, place);
-  }
-  for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-    if (object->find(keyword) != nullptr) return alternatives(*object, keyword, place);
-  }
-  TRY_ASSIGN(const TypeSet intended, intended_types(*object, place.pointer));
-  return by_type(*object, intended & place.wanted.types, place);
-}
-
-Result<ExprId> SchemaCompiler::any(TypeSet wanted, const Place& place) {
-  return by_type(json::Object(), wanted, place);
-}
-
-// Keywords of types that are not wanted do not matter, as JSON Schema has it, but must be sound.
-Result<ExprId> SchemaCompiler::by_type(const json::Object& schema,
-                                       TypeSet wanted,
-                                       const Place& place) {
-  const bool is_free = other_keyword(schema, {"type"}) == nullptr;
-  if (is_free && wanted == types::kAll && place.wanted.spelling == Spelling::kJson) {
-    return text_.any_value();
-  }
-  std::vector<ExprId> options;
-  if ((wanted & types::kObject) != 0) {
-    TRY_ASSIGN(const ExprId option, object(schema, place));
-    options.push_back(option);
-  }
-  if ((wanted & types::kArray) != 0) {
-    TRY_ASSIGN(const ExprId option, array(schema, place));
-    options.push_back(option);
-  }
-  if ((wanted & types::kString) != 0) {
-    TRY_ASSIGN(const ExprId option, string(schema, place));
-    options.push_back(option);
-  }
-  if ((wanted & types::kNumber) != 0) {
-    TRY_ASSIGN(const ExprId option, number(schema, wanted, place));
-    options.push_back(option);
-  }
-  if ((wanted & types::kBoolean) != 0) options.push_back(text_.boolean());
-  if ((wanted & types::kNull) != 0) options.push_back(text_.null());
-  return rules_.choice(options);
-}
-
-// --- references and alternatives
-
-Result<std::pair<const json::Value*, std::string>> SchemaCompiler::resolve(
-    const json::Value& reference, const std::string& pointer) const {
-  const std::string* text = reference.as_string();
-  const bool is_local = text != nullptr && (*text == "#" || text->starts_with("#/")) &&
-                        text->find('%') == std::string::npos;
-  if (!is_local) {
-    return keyword_error(
-        pointer, "$ref", "expected \"#\" or \"#/...\", a place in the same schema");
-  }
-  const json::Value* target = &root_;
-  std::string target_pointer;
-  for (std::string_view rest = std::string_view(*text).substr(1); !rest.empty();) {
-    rest.remove_prefix(1);
-    const size_t end = std::min(rest.find('/'), rest.size());
-    std::string key;
-    for (size_t i = 0; i < end; ++i) {
-      const bool is_escape = rest[i] == '~' && i + 1 < end;
-      key += !is_escape ? rest[i] : rest[i + 1] == '1' ? '/' : '~';
-      if (is_escape) ++i;
-    }
-    rest.remove_prefix(end);
-    const json::Value* next = target->find(key);
-    if (const json::Array* items = target->as_array()) {
-      size_t index = items->size();
-      std::from_chars(key.data(), key.data() + key.size(), index);
-      next = index < items->size() ? &(*items)[index] : nullptr;
-    }
-    if (next == nullptr) {
-      return keyword_error(pointer, "$ref", fmt::format("\"{}\" does not exist", *text));
-    }
-    target = next;
-    target_pointer = child(target_pointer, key);
-  }
-  return std::pair(target, target_pointer);
-}
-
-Result<ExprId> SchemaCompiler::reference(const json::Object& schema, const Place& place) {
-  if (const json::Member* other = other_keyword(schema, {"$ref"})) {
-    return keyword_error(place.pointer, other->key, "is not supported beside \"$ref\"");
-  }
-  TRY_ASSIGN(const auto target, resolve(*schema.find("$ref"), place.pointer));
-  const auto key = std::tuple(target.first, place.wanted.types, place.wanted.spelling);
-  const auto [known, is_new] = references_.try_emplace(key);
+ExprId SchemaCompiler::later(Conjunction schemas, const Wanted& wanted) {
+  RuleKey key = {{}, wanted.types, wanted.spelling};
+  for (const SchemaPart& part : schemas) std::get<0>(key).push_back(part.schema);
+  const auto [known, is_new] = known_rules_.try_emplace(std::move(key));
   if (is_new) {
-    known->second = rules_.add_rule("#" + target.second);
-    pending_.push_back({.rule = known->second,
-                        .schema = target.first,
-                        .place = {.pointer = target.second, .wanted = place.wanted}});
+    known->second = rules_.add_rule("#" + schemas.front().pointer);
+    pending_.push_back({.rule = known->second, .schemas = std::move(schemas), .wanted = wanted});
   }
   return rules_.call(known->second);
 }
 
-Result<ExprId> SchemaCompiler::alternatives(const json::Object& schema,
-                                            std::string_view keyword,
-                                            const Place& place) {
-  const json::Array* branches = schema.find(keyword)->as_array();
+Result<ExprId> SchemaCompiler::value(Conjunction schemas, const Wanted& wanted) {
+  for (const SchemaPart& part : schemas) {
+    const bool* permits = part.schema->as_bool();
+    if (permits != nullptr && !*permits) return rules_.never();
+    if (permits != nullptr) continue;
+    if (!part.schema->is_object()) {
+      return schema_error(part.pointer, "expected an object or a boolean");
+    }
+    TRY(check_keywords(*part.schema->as_object(), part.pointer));
+  }
+  std::erase_if(schemas, [](const SchemaPart& part) { return !part.schema->is_object(); });
+  if (schemas.empty()) return by_type({.is_free = true}, wanted);
+  if (schemas.size() > 1) return later(std::move(schemas), wanted);
+  if (!is_only_reference(schemas.front())) return combined(schemas, wanted);
+  const SchemaPart& part = schemas.front();
+  TRY_ASSIGN(SchemaPart target, resolve(root_, *part.schema->find("$ref"), part.pointer));
+  return later({std::move(target)}, wanted);
+}
+
+Result<ExprId> SchemaCompiler::combined(const Conjunction& schemas, const Wanted& wanted) {
+  TRY_ASSIGN(auto parts, take_apart(schemas));
+  return parts ? alternatives(*std::move(parts), wanted) : rules_.never();
+}
+
+// The schemas with those that their $ref and allOf name, each once; nullopt when one is false.
+Result<std::optional<std::vector<SchemaCompiler::OpenPart>>> SchemaCompiler::take_apart(
+    Conjunction schemas) {
+  std::vector<OpenPart> parts;
+  std::unordered_set<const json::Value*> seen;
+  std::reverse(schemas.begin(), schemas.end());  // read from the back
+  while (!schemas.empty()) {
+    const SchemaPart part = std::move(schemas.back());
+    schemas.pop_back();
+    if (const bool* permits = part.schema->as_bool()) {
+      if (!*permits) return std::optional<std::vector<OpenPart>>();
+      continue;
+    }
+    const json::Object* schema = part.schema->as_object();
+    if (schema == nullptr) return schema_error(part.pointer, "expected an object or a boolean");
+    TRY(check_keywords(*schema, part.pointer));
+    if (!seen.insert(part.schema).second) continue;
+    const json::Value* reference = schema->find("$ref");
+    const json::Value* all_of = schema->find("allOf");
+    const char* keyword = reference != nullptr ? "$ref" : "allOf";
+    TRY(spend(static_cast<int64_t>(schema->size()) + 1, part.pointer, keyword));
+    if (seen.size() > kMaxParts) {
+      return keyword_error(
+          part.pointer, keyword, fmt::format("more than {} schemas hold together", kMaxParts));
+    }
+    if (all_of != nullptr) {
+      const json::Array* branches = all_of->as_array();
+      if (branches == nullptr || branches->empty()) {
+        return keyword_error(part.pointer, "allOf", "expected an array of schemas");
+      }
+      const std::string pointer = child(part.pointer, "allOf");
+      TRY(spend(static_cast<int64_t>(branches->size()), part.pointer, "allOf"));
+      for (size_t i = branches->size(); i-- > 0;) {
+        schemas.push_back({.schema = &(*branches)[i], .pointer = child(pointer, i)});
+      }
+    }
+    if (reference != nullptr) {
+      TRY_ASSIGN(SchemaPart target, resolve(root_, *reference, part.pointer));
+      schemas.push_back(std::move(target));
+    }
+    if (other_keyword(*schema, {"$ref", "allOf"}) == nullptr) continue;
+    parts.push_back({.part = part,
+                     .has_any_of = schema->find("anyOf") != nullptr,
+                     .has_one_of = schema->find("oneOf") != nullptr});
+  }
+  return std::optional(std::move(parts));
+}
+
+// One alternative for each schema of the first anyOf or oneOf, together with everything else;
+// without any, the keywords themselves.
+Result<ExprId> SchemaCompiler::alternatives(std::vector<OpenPart> parts, const Wanted& wanted) {
+  const auto open = std::find_if(parts.begin(), parts.end(), [](const OpenPart& part) {
+    return part.has_any_of || part.has_one_of;
+  });
+  if (open == parts.end()) {
+    TRY_ASSIGN(const Restrictions all, restrictions(parts));
+    return by_type(all, wanted);
+  }
+  const char* keyword = open->has_any_of ? "anyOf" : "oneOf";
+  (open->has_any_of ? open->has_any_of : open->has_one_of) = false;
+  const SchemaPart source = open->part;
+  const json::Array* branches = source.schema->find(keyword)->as_array();
   if (branches == nullptr || branches->empty()) {
-    return keyword_error(place.pointer, keyword, "expected an array of schemas");
+    return keyword_error(source.pointer, keyword, "expected an array of schemas");
   }
-  if (keyword == "allOf" && branches->size() > 1) {
-    return keyword_error(place.pointer, keyword, "is supported with one schema only");
+  std::vector<TypeSet> generated(branches->size(), types::kAll);
+  if (keyword == std::string_view("oneOf")) {
+    TRY_ASSIGN(generated, check_one_of(*branches, source.pointer));
   }
-  const std::string pointer = child(place.pointer, keyword);
-  if (keyword == "oneOf") TRY(check_one_of(*branches, place.pointer));
+  const bool is_spent =
+      !open->has_one_of &&
+      other_keyword(*source.schema->as_object(), {"$ref", "allOf", "anyOf", "oneOf"}) == nullptr;
+  if (is_spent) parts.erase(open);
   std::vector<ExprId> options;
-  for (size_t i = 0; i < branches->size(); ++i) {
-    const Place inner = {.pointer = child(pointer, i), .wanted = place.wanted};
-    TRY_ASSIGN(const json::Value* branch,
-               with_siblings(schema, keyword, (*branches)[i], place.pointer));
-    TRY_ASSIGN(const ExprId option, value(*branch, inner));
+  const std::string pointer = child(source.pointer, keyword);
+  for (size_t i = 0; i < branches->size() && !rules_.is_exhausted(); ++i) {
+    SchemaPart branch = {.schema = &(*branches)[i], .pointer = child(pointer, i)};
+    TRY(spend(static_cast<int64_t>(parts.size()) + 1, source.pointer, keyword));
+    if (parts.empty()) {
+      TRY_ASSIGN(const ExprId option, value({std::move(branch)}, wanted));
+      options.push_back(option);
+      continue;
+    }
+    TRY_ASSIGN(auto more, take_apart({std::move(branch)}));
+    if (!more) continue;
+    std::vector<OpenPart> both = parts;
+    for (OpenPart& part : *more) {
+      const bool is_known = std::any_of(both.begin(), both.end(), [&](const OpenPart& other) {
+        return other.part.schema == part.part.schema;
+      });
+      if (!is_known) both.push_back(std::move(part));
+    }
+    if (both.size() > kMaxParts) {
+      return keyword_error(
+          source.pointer, keyword, fmt::format("more than {} schemas hold together", kMaxParts));
+    }
+    const Wanted narrowed = {.types = wanted.types & generated[i], .spelling = wanted.spelling};
+    TRY_ASSIGN(const ExprId option, alternatives(std::move(both), narrowed));
     options.push_back(option);
   }
   return rules_.choice(options);
 }
 
-// The branch together with what stands beside the alternatives: keywords restrict independently,
-// except those that look at each other.
-Result<const json::Value*> SchemaCompiler::with_siblings(const json::Object& schema,
-                                                         std::string_view keyword,
-                                                         const json::Value& branch,
-                                                         const std::string& pointer) {
-  const json::Member* sibling = other_keyword(schema, {keyword});
-  if (sibling == nullptr || !branch.is_object()) return &branch;
-  if (made_.size() == kMaxMerges) {
-    return keyword_error(pointer,
-                         sibling->key,
-                         fmt::format("beside \"{}\" more than {} times", keyword, kMaxMerges));
-  }
-  json::Object merged = *branch.as_object();
-  for (const json::Member& member : schema) {
-    if (member.key == keyword || is_annotation(member.key) || member.key == "$id") continue;
-    if (merged.insert(member.key, member.value)) continue;
-    const json::Value& other = *merged.find(member.key);
-    const bool is_same =
-        json::dump(other, json::Style::kCompact) == json::dump(member.value, json::Style::kCompact);
-    if (!is_same) {
-      return keyword_error(
-          pointer, member.key, fmt::format("stands beside \"{}\" and inside it", keyword));
-    }
-  }
-  const auto is_split = [&](const char* a, const char* b) {
-    return (schema.find(a) != nullptr && branch.find(b) != nullptr) ||
-           (schema.find(b) != nullptr && branch.find(a) != nullptr);
-  };
-  if (is_split("properties", "additionalProperties") || is_split("prefixItems", "items")) {
-    return keyword_error(pointer,
-                         sibling->key,
-                         fmt::format("beside \"{}\" whose schemas are about the same members "
-                                     "or items; write them in one place",
-                                     keyword));
-  }
-  return &made_.emplace_back(std::move(merged));
+Result<Restrictions> SchemaCompiler::restrictions(const std::vector<OpenPart>& parts) {
+  std::vector<SchemaPart> schemas;
+  for (const OpenPart& part : parts) schemas.push_back(part.part);
+  return read_restrictions(schemas, work_, kMaxWork);
 }
 
-// Generated from one branch, a value must not be valid in another: no two may have one in common.
-Result<void> SchemaCompiler::check_one_of(const json::Array& branches,
-                                          const std::string& pointer) const {
+// Generated for one branch, a value must not be valid in another: no two may have one in common.
+// The types that may be written for each.
+Result<std::vector<TypeSet>> SchemaCompiler::check_one_of(const json::Array& branches,
+                                                          const std::string& pointer) {
   constexpr std::string_view kHint =
       "is supported where types, constants or a required constant member tell the schemas apart; "
       "use \"anyOf\"";
@@ -518,226 +336,186 @@ Result<void> SchemaCompiler::check_one_of(const json::Array& branches,
     return keyword_error(
         pointer, "oneOf", fmt::format("expected at most {} schemas", kMaxOneOfBranches));
   }
-  std::vector<const json::Object*> objects;
-  std::vector<TypeSet> branch_types;
-  for (const json::Value& branch : branches) {
-    const json::Value* schema = &branch;
-    const json::Value* target = branch.find("$ref");
-    if (target != nullptr) {
-      TRY_ASSIGN(const auto resolved, resolve(*target, pointer));
-      schema = resolved.first;
+  std::vector<Branch> read;
+  std::vector<TypeSet> generated;
+  for (size_t i = 0; i < branches.size(); ++i) {
+    SchemaPart branch = {.schema = &branches[i], .pointer = child(child(pointer, "oneOf"), i)};
+    if (const json::Value* reference = branch.schema->find("$ref")) {
+      TRY_ASSIGN(branch, resolve(root_, *reference, branch.pointer));
     }
-    if (!schema->is_object()) return keyword_error(pointer, "oneOf", kHint);
-    objects.push_back(schema->as_object());
-    TRY_ASSIGN(const std::optional<TypeSet> declared, declared_types(*objects.back(), pointer));
-    TypeSet own = declared.value_or(types::kAll);
-    if (const auto constants = constant_values(*objects.back()); constants && !declared) {
-      own = 0;
-      for (const json::Value& constant : *constants) own |= type_of(constant);
-    }
-    branch_types.push_back(own);
+    if (!branch.schema->is_object()) return keyword_error(pointer, "oneOf", kHint);
+    TRY_ASSIGN(Branch own, read_branch(*branch.schema, branch.pointer));
+    generated.push_back(own.generated);
+    read.push_back(std::move(own));
   }
-  for (size_t i = 0; i < objects.size(); ++i) {
+  for (size_t i = 0; i < read.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
-      const bool is_told_apart =
-          (branch_types[i] & branch_types[k]) == 0 ||
-          are_disjoint(constant_values(*objects[i]), constant_values(*objects[k])) ||
-          have_discriminator(*objects[i], *objects[k]);
+      const bool is_told_apart = are_told_apart(read[i], read[k], work_);
       if (!is_told_apart) return keyword_error(pointer, "oneOf", kHint);
     }
+    TRY(spend(static_cast<int64_t>(i), pointer, "oneOf"));
   }
-  return {};
+  return generated;
 }
 
-Result<ExprId> SchemaCompiler::constants(const json::Object& schema, const Place& place) {
-  const char* keyword = schema.find("const") != nullptr ? "const" : "enum";
-  if (const json::Member* other = other_keyword(schema, {keyword, "type"})) {
-    return keyword_error(
-        place.pointer, other->key, fmt::format("is not supported beside \"{}\"", keyword));
+// --- values by type
+
+Result<ExprId> SchemaCompiler::by_type(const Restrictions& all, const Wanted& wanted) {
+  const TypeSet types = all.types & wanted.types;
+  if (all.values) return constants(*all.values, types, wanted.spelling);
+  if (all.is_free && types == types::kAll && wanted.spelling == Spelling::kJson) {
+    return text_.any_value();
   }
-  const std::optional<json::Array> values = constant_values(schema);
-  if (!values || values->empty()) {
-    return keyword_error(place.pointer, keyword, "expected an array of values");
+  std::vector<ExprId> options;
+  if ((types & types::kObject) != 0) {
+    TRY_ASSIGN(const ExprId option, object(all));
+    options.push_back(option);
   }
-  TRY_ASSIGN(const std::optional<TypeSet> declared, declared_types(schema, place.pointer));
-  const TypeSet wanted = declared.value_or(types::kAll) & place.wanted.types;
-  const bool is_bare = place.wanted.spelling != Spelling::kJson;
-  const TextAlphabet bare(rules_, place.wanted.spelling);
+  if ((types & types::kArray) != 0) {
+    TRY_ASSIGN(const ExprId option, array(all));
+    options.push_back(option);
+  }
+  if ((types & types::kString) != 0) {
+    TRY_ASSIGN(const ExprId option, string(all, wanted.spelling));
+    options.push_back(option);
+  }
+  if ((types & types::kNumber) != 0) {
+    TRY_ASSIGN(const ExprId option, number(all, types));
+    options.push_back(option);
+  }
+  if ((types & types::kBoolean) != 0) options.push_back(text_.boolean());
+  if ((types & types::kNull) != 0) options.push_back(text_.null());
+  return rules_.choice(options);
+}
+
+ExprId SchemaCompiler::constants(const std::vector<const json::Value*>& values,
+                                 TypeSet types,
+                                 Spelling spelling) {
+  const bool is_bare = spelling != Spelling::kJson;
+  const TextAlphabet bare(rules_, spelling);
   std::vector<std::string> texts;
   std::vector<ExprId> options;
-  for (const json::Value& value : *values) {
-    if ((type_of(value) & wanted) == 0) continue;
-    if (value.is_array() || value.is_object()) {
-      options.push_back(text_.constant(value));
-    } else if (value.is_string() && is_bare) {
-      if (bare.can_spell(*value.as_string())) texts.push_back(bare.spell(*value.as_string()));
+  for (const json::Value* value : values) {
+    if ((type_of(*value) & types) == 0) continue;
+    if (value->is_array() || value->is_object()) {
+      options.push_back(text_.constant(*value));
+    } else if (value->is_string() && is_bare) {
+      if (bare.can_spell(*value->as_string())) texts.push_back(bare.spell(*value->as_string()));
     } else {
-      texts.push_back(json::dump(value, json::Style::kCompact));
+      texts.push_back(json::dump(*value, json::Style::kCompact));
     }
   }
   options.push_back(rules_.one_of(std::move(texts)));
   return rules_.choice(options);
 }
 
-// --- numbers and strings
-
-Result<std::optional<DecimalBound>> SchemaCompiler::bound(const json::Object& schema,
-                                                          const char* keyword,
-                                                          bool is_exclusive,
-                                                          const Place& place) const {
-  const json::Value* value = schema.find(keyword);
-  if (value == nullptr) return std::optional<DecimalBound>();
-  if (!value->is_number()) return keyword_error(place.pointer, keyword, "expected a number");
-  Result<Decimal> decimal = Decimal::parse(json::dump(*value, json::Style::kCompact));
-  if (!decimal.ok()) return keyword_error(place.pointer, keyword, decimal.error().message);
-  return std::optional<DecimalBound>(
-      DecimalBound{.value = *std::move(decimal), .is_exclusive = is_exclusive});
+Result<ExprId> SchemaCompiler::in_common(ExprId a,
+                                         ExprId b,
+                                         const std::string& pointer,
+                                         std::string_view keyword) {
+  int64_t work = 0;
+  const std::optional<ExprId> both = intersection(rules_, a, b, work);
+  TRY(spend(work, pointer, keyword));
+  if (both) return *both;
+  return keyword_error(
+      pointer, keyword, "takes too many states together with the other keywords; lower the counts");
 }
 
-Result<ExprId> SchemaCompiler::number(const json::Object& schema,
-                                      TypeSet wanted,
-                                      const Place& place) {
-  TRY_ASSIGN(const auto minimum, bound(schema, "minimum", false, place));
-  TRY_ASSIGN(const auto above, bound(schema, "exclusiveMinimum", true, place));
-  TRY_ASSIGN(const auto maximum, bound(schema, "maximum", false, place));
-  TRY_ASSIGN(const auto below, bound(schema, "exclusiveMaximum", true, place));
-  const bool is_integer = (wanted & types::kFraction) == 0;
-  const DecimalRange range = {.lower = tighter_lower(minimum, above),
-                              .upper = tighter_upper(maximum, below),
-                              .max_fraction_digits = is_integer ? 0 : kMaxFractionDigits};
-  if (range.lower || range.upper) return rules_.shared(decimal_in_range(rules_, range));
-  return is_integer ? text_.any_integer() : text_.any_number();
-}
-
-Result<ExprId> SchemaCompiler::string(const json::Object& schema, const Place& place) {
-  TRY_ASSIGN(const std::optional<int32_t> min, count(schema, "minLength", place.pointer));
-  TRY_ASSIGN(const std::optional<int32_t> max, count(schema, "maxLength", place.pointer));
-  const TextAlphabet alphabet(rules_, place.wanted.spelling);
-  const bool is_json = place.wanted.spelling == Spelling::kJson;
-  const auto finish = [&](ExprId text) { return is_json ? text_.quoted(text) : text; };
-  const json::Value* pattern = schema.find("pattern");
-  const json::Value* format = schema.find("format");
-  if (pattern != nullptr || format != nullptr) {
-    const char* keyword = pattern != nullptr ? "pattern" : "format";
-    for (const char* other : {"format", "minLength", "maxLength"}) {
-      if (other == std::string_view(keyword) || schema.find(other) == nullptr) continue;
-      return keyword_error(
-          place.pointer, other, fmt::format("is not supported beside \"{}\"", keyword));
-    }
-    const std::string* text = schema.find(keyword)->as_string();
-    if (text == nullptr) return keyword_error(place.pointer, keyword, "expected a string");
-    const auto named = pattern != nullptr ? std::optional(*text) : pattern_of_format(*text);
-    if (!named) {
-      return keyword_error(place.pointer,
-                           keyword,
-                           fmt::format("\"{}\" is not supported; expected one of {}",
-                                       escape_for_display(*text),
-                                       supported_formats()));
-    }
-    const RegexUse use = pattern != nullptr ? RegexUse::kSearch : RegexUse::kWhole;
-    const Result<ExprId> compiled = compile_regex(*named, use, alphabet);
-    if (!compiled.ok()) return keyword_error(place.pointer, keyword, compiled.error().message);
-    return finish(*compiled);
+Result<ExprId> SchemaCompiler::number(const Restrictions& all, TypeSet types) {
+  const bool is_integer = (types & types::kFraction) == 0;
+  if (!all.lower && !all.upper && all.divisors.empty()) {
+    return is_integer ? text_.any_integer() : text_.any_number();
   }
-  if (!min && !max) return is_json ? text_.any_string() : alphabet.any_text();
-  if (max && min.value_or(0) > *max) return rules_.never();
-  const ExprId character = is_json ? text_.character() : rules_.shared(alphabet.any_character());
-  return finish(rules_.repeat(character, min.value_or(0), max));
+  size_t num_fraction = is_integer ? 0 : kMaxFractionDigits;
+  for (const auto& divisor : all.divisors) {
+    num_fraction = std::min(num_fraction, divisor.first.fraction.size());
+  }
+  ExprId text = decimal_in_range(
+      rules_, {.lower = all.lower, .upper = all.upper, .max_fraction_digits = num_fraction});
+  for (const auto& [divisor, pointer] : all.divisors) {
+    const Result<ExprId> multiples = multiples_of(rules_, divisor);
+    if (!multiples.ok()) return keyword_error(pointer, "multipleOf", multiples.error().message);
+    TRY_ASSIGN(text, in_common(text, *multiples, pointer, "multipleOf"));
+  }
+  return rules_.shared(text);
+}
+
+Result<ExprId> SchemaCompiler::text_form(const TextKeyword& form,
+                                         const TextAlphabet& alphabet) const {
+  const bool is_pattern = form.keyword == std::string_view("pattern");
+  const auto pattern = is_pattern ? std::optional(form.text) : pattern_of_format(form.text);
+  if (!pattern) {
+    return keyword_error(form.pointer,
+                         form.keyword,
+                         fmt::format("\"{}\" is not supported; expected one of {}",
+                                     escape_for_display(form.text),
+                                     supported_formats()));
+  }
+  const RegexUse use = is_pattern ? RegexUse::kSearch : RegexUse::kWhole;
+  Result<ExprId> compiled = compile_regex(*pattern, use, alphabet);
+  if (compiled.ok()) return compiled;
+  return keyword_error(form.pointer, form.keyword, compiled.error().message);
+}
+
+Result<ExprId> SchemaCompiler::string(const Restrictions& all, Spelling spelling) {
+  const TextAlphabet alphabet(rules_, spelling);
+  const bool is_json = spelling == Spelling::kJson;
+  const bool is_counted = all.min_length > 0 || all.max_length;
+  if (all.forms.empty() && !is_counted) {
+    return is_json ? text_.any_string() : alphabet.any_text();
+  }
+  if (all.max_length && all.min_length > *all.max_length) return rules_.never();
+  std::optional<ExprId> text;
+  for (const TextKeyword& form : all.forms) {
+    TRY_ASSIGN(ExprId own, text_form(form, alphabet));
+    if (text) {
+      TRY_ASSIGN(own, in_common(*text, own, form.pointer, form.keyword));
+    }
+    text = own;
+  }
+  if (is_counted) {
+    const ExprId character = is_json ? text_.character() : rules_.shared(alphabet.any_character());
+    ExprId counted = rules_.repeat(character, all.min_length, all.max_length);
+    if (text) {
+      const TextKeyword& form = all.forms.front();
+      TRY_ASSIGN(counted, in_common(*text, counted, form.pointer, form.keyword));
+    }
+    text = counted;
+  }
+  return is_json ? text_.quoted(*text) : *text;
 }
 
 // --- objects
 
-Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties(const json::Object& schema,
-                                                                         const Place& place) const {
-  std::vector<Property> result;
-  std::unordered_set<std::string> left = required_members(schema);
-  if (const json::Value* listed = schema.find("properties")) {
-    if (!listed->is_object()) {
-      return keyword_error(place.pointer, "properties", "expected an object of schemas");
-    }
-    const std::string pointer = child(place.pointer, "properties");
-    for (const json::Member& member : *listed->as_object()) {
-      result.push_back({.name = member.key,
-                        .schema = &member.value,
-                        .pointer = child(pointer, member.key),
-                        .is_required = left.erase(member.key) > 0});
-    }
-  }
-  const json::Value* required = schema.find("required");
-  if (required == nullptr) return result;
-  if (!required->is_array()) {
-    return keyword_error(place.pointer, "required", "expected an array of names");
-  }
-  const json::Value* additional = schema.find("additionalProperties");
-  const bool is_closed =
-      additional != nullptr && additional->as_bool() != nullptr && !*additional->as_bool();
-  for (const json::Value& item : *required->as_array()) {
-    const std::string* name = item.as_string();
-    if (name == nullptr) {
-      return keyword_error(place.pointer, "required", "expected an array of names");
-    }
-    if (left.erase(*name) == 0) continue;
-    if (is_closed) {
-      return keyword_error(
-          place.pointer,
-          "required",
-          fmt::format("\"{}\" is not among the properties", escape_for_display(*name)));
-    }
-    result.push_back({.name = *name,
-                      .schema = additional,
-                      .pointer = child(place.pointer, "additionalProperties"),
-                      .is_required = true});
-  }
-  return result;
-}
-
 Result<ExprId> SchemaCompiler::compile_property(const Property& property, const Wanted& wanted) {
-  const Place place = {.pointer = property.pointer, .wanted = wanted};
-  TRY_ASSIGN(
-      const ExprId body,
-      property.schema == nullptr ? any(wanted.types, place) : value(*property.schema, place));
-  TRY(compile_references());
+  TRY_ASSIGN(const ExprId body, value(property.schemas, wanted));
+  TRY(compile_pending());
   return body;
 }
 
-Result<ExprId> SchemaCompiler::object(const json::Object& schema, const Place& place) {
-  TRY_ASSIGN(const std::vector<Property> listed, properties(schema, place));
-  const json::Value* additional = schema.find("additionalProperties");
-  if (listed.empty() && additional == nullptr) return text_.any_object();
-  if (additional != nullptr && additional->as_bool() != nullptr && !*additional->as_bool()) {
-    additional = nullptr;
+// What may stand behind the listed members; never() when nothing may.
+Result<ExprId> SchemaCompiler::other_members(const Restrictions& all) {
+  if (!all.additional) return rules_.never();
+  for (const Property& property : all.properties) {
+    if (property.name.size() <= kMaxExcludedNameBytes) continue;
+    return schema_error(
+        all.additional->front().pointer,
+        fmt::format("is supported beside names of at most {} bytes", kMaxExcludedNameBytes));
   }
-  TRY_ASSIGN(const ExprId inside, members(listed, additional, place));
-  return text_.bracketed('{', inside, '}');
+  TRY_ASSIGN(const ExprId content, value(*all.additional, {}));
+  return rules_.shared(rules_.sequence({key_other_than(all.properties), text_.colon(), content}));
 }
 
 // From the last property to the first: `rest` is what may follow once a member is written, `first`
 // what may stand while none is.
-Result<ExprId> SchemaCompiler::members(const std::vector<Property>& properties,
-                                       const json::Value* additional,
-                                       const Place& place) {
-  ExprId rest = rules_.empty();
-  ExprId first = rules_.empty();
-  if (additional != nullptr) {
-    const Place inner = {.pointer = child(place.pointer, "additionalProperties"), .wanted = {}};
-    for (const Property& property : properties) {
-      if (property.name.size() <= kMaxExcludedNameBytes) continue;
-      return keyword_error(
-          place.pointer,
-          "additionalProperties",
-          fmt::format("is supported beside names of at most {} bytes", kMaxExcludedNameBytes));
-    }
-    TRY_ASSIGN(const ExprId other, value(*additional, inner));
-    const ExprId member =
-        rules_.shared(rules_.sequence({key_other_than(properties), text_.colon(), other}));
-    rest = rules_.shared(rules_.repeat(rules_.sequence({text_.comma(), member}), 0, std::nullopt));
-    first = rules_.optional(rules_.sequence({member, rest}));
-  }
-  for (auto property = properties.rbegin(); property != properties.rend(); ++property) {
-    const Place inner = {.pointer = property->pointer, .wanted = {}};
-    TRY_ASSIGN(
-        const ExprId content,
-        property->schema == nullptr ? any(types::kAll, inner) : value(*property->schema, inner));
+Result<ExprId> SchemaCompiler::object(const Restrictions& all) {
+  if (!all.has_members) return text_.any_object();
+  TRY_ASSIGN(const ExprId other, other_members(all));
+  ExprId rest =
+      rules_.shared(rules_.repeat(rules_.sequence({text_.comma(), other}), 0, std::nullopt));
+  ExprId first = rules_.optional(rules_.sequence({other, rest}));
+  for (auto property = all.properties.rbegin(); property != all.properties.rend(); ++property) {
+    TRY_ASSIGN(const ExprId content, value(property->schemas, {}));
     const ExprId key = rules_.bytes(json::dump(json::Value(property->name), json::Style::kCompact));
     const ExprId member = rules_.shared(rules_.sequence({key, text_.colon(), content}));
     const ExprId here = rules_.sequence({member, rest});
@@ -746,7 +524,7 @@ Result<ExprId> SchemaCompiler::members(const std::vector<Property>& properties,
     first = rules_.shared(is_required ? here : rules_.choice({here, first}));
     rest = rules_.shared(is_required ? behind : rules_.choice({behind, rest}));
   }
-  return first;
+  return text_.bracketed('{', first, '}');
 }
 
 // Names without escapes, so that a name has one spelling.
@@ -758,90 +536,100 @@ ExprId SchemaCompiler::key_other_than(const std::vector<Property>& properties) {
   return text_.quoted(none_of(rules_, plain, names, 0));
 }
 
-Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::root_properties() {
-  const json::Value* schema = &root_;
-  Place place;
-  constexpr int32_t kMaxHops = 16;
-  for (int32_t hop = 0; hop < kMaxHops && schema->find("$ref") != nullptr; ++hop) {
-    TRY(check_keywords(*schema->as_object(), place.pointer));
-    if (const json::Member* other = other_keyword(*schema->as_object(), {"$ref"})) {
-      return keyword_error(place.pointer, other->key, "is not supported beside \"$ref\"");
-    }
-    TRY_ASSIGN(const auto target, resolve(*schema->find("$ref"), place.pointer));
-    schema = target.first;
-    place.pointer = target.second;
+Result<std::vector<Property>> SchemaCompiler::root_properties() {
+  if (!root_.is_object()) return schema_error("", "expected the schema of an object");
+  TRY_ASSIGN(const auto parts, take_apart({{.schema = &root_, .pointer = {}}}));
+  if (!parts) return schema_error("", "permits no value");
+  for (const OpenPart& part : *parts) {
+    if (!part.has_any_of && !part.has_one_of) continue;
+    return keyword_error(part.part.pointer,
+                         part.has_any_of ? "anyOf" : "oneOf",
+                         "is not supported for a tool's parameters");
   }
-  const json::Object* object = schema->as_object();
-  if (object == nullptr) return schema_error(place.pointer, "expected the schema of an object");
-  TRY(check_keywords(*object, place.pointer));
-  const json::Member* other =
-      other_keyword(*object, {"type", "properties", "required", "additionalProperties"});
-  if (other != nullptr) {
-    return keyword_error(place.pointer, other->key, "is not supported for a tool's parameters");
+  TRY_ASSIGN(Restrictions all, restrictions(*parts));
+  if (all.values || (all.types & types::kObject) == 0) {
+    return keyword_error("", "type", "expected \"object\" for a tool's parameters");
   }
-  TRY_ASSIGN(const TypeSet intended, intended_types(*object, place.pointer));
-  if ((intended & types::kObject) == 0) {
-    return keyword_error(place.pointer, "type", "expected \"object\" for a tool's parameters");
-  }
-  return properties(*object, place);
+  return std::move(all.properties);
 }
 
 // --- arrays
 
-Result<ExprId> SchemaCompiler::array(const json::Object& schema, const Place& place) {
-  TRY_ASSIGN(const std::optional<int32_t> min_items, count(schema, "minItems", place.pointer));
-  TRY_ASSIGN(const std::optional<int32_t> max_items, count(schema, "maxItems", place.pointer));
-  const json::Value* unique = schema.find("uniqueItems");
-  if (unique != nullptr && (unique->as_bool() == nullptr || *unique->as_bool())) {
-    return keyword_error(place.pointer, "uniqueItems", "is not supported");
+// The values that are permitted when they are listed, or few by their type; nullopt otherwise.
+Result<std::optional<std::vector<const json::Value*>>> SchemaCompiler::few_values(
+    const Conjunction& schemas) {
+  static const json::Value kFalse(false);
+  static const json::Value kTrue(true);
+  static const json::Value kNull;
+  using Values = std::vector<const json::Value*>;
+  TRY_ASSIGN(const auto parts, take_apart(schemas));
+  if (!parts) return std::optional(Values());
+  const bool is_open = std::any_of(parts->begin(), parts->end(), [](const OpenPart& part) {
+    return part.has_any_of || part.has_one_of;
+  });
+  if (is_open) return std::optional<Values>();
+  TRY_ASSIGN(const Restrictions all, restrictions(*parts));
+  const bool is_small = (all.types & ~(types::kBoolean | types::kNull)) == 0;
+  if (!all.values && !is_small) return std::optional<Values>();
+  Values values;
+  std::unordered_set<std::string> seen;
+  for (const json::Value* value : all.values.value_or(Values{&kFalse, &kTrue, &kNull})) {
+    if ((type_of(*value) & all.types) == 0) continue;
+    if (seen.insert(canonical_text(*value)).second) values.push_back(value);
   }
-  const json::Value* items = schema.find("items");
-  if (items != nullptr && items->is_array()) {
-    return keyword_error(place.pointer, "items", "expected one schema; use \"prefixItems\"");
-  }
-  const json::Array none;
-  const json::Array* prefix = &none;
-  if (const json::Value* listed = schema.find("prefixItems")) {
-    prefix = listed->as_array();
-    if (prefix == nullptr) {
-      return keyword_error(place.pointer, "prefixItems", "expected an array of schemas");
-    }
-  }
-  const int32_t min = min_items.value_or(0);
-  const auto num_prefix = static_cast<int32_t>(prefix->size());
-  if (max_items && *max_items < min) return rules_.never();
-  if (items == nullptr && num_prefix == 0 && !min_items && !max_items) return text_.any_array();
+  return std::optional(std::move(values));
+}
 
+Result<ExprId> SchemaCompiler::unique_array(const Restrictions& all) {
+  const std::string& pointer = *all.unique_pointer;
+  constexpr std::string_view kKeyword = "uniqueItems";
+  const auto refusal = [&] {
+    return keyword_error(
+        pointer, kKeyword, "is supported where items are constants, booleans or null");
+  };
+  if (!all.prefix.empty() || !all.items) return refusal();
+  TRY_ASSIGN(const auto values, few_values(*all.items));
+  if (!values) return refusal();
+  std::vector<ExprId> texts;
+  for (const json::Value* value : *values) texts.push_back(text_.constant(*value));
+  const auto num_values = static_cast<int32_t>(texts.size());
+  const int32_t most = std::min(all.max_items.value_or(num_values), num_values);
+  const auto list = distinct_items(rules_, texts, text_.comma(), all.min_items, most);
+  if (!list) return keyword_error(pointer, kKeyword, "too many values and counts");
+  return text_.bracketed('[', *list, ']');
+}
+
+Result<ExprId> SchemaCompiler::array(const Restrictions& all) {
+  if (!all.has_item_keyword) return text_.any_array();
+  if (all.max_items && *all.max_items < all.min_items) return rules_.never();
+  if (all.unique_pointer && all.max_items.value_or(2) > 1) return unique_array(all);
   // What may follow the prefix. Behind a prefix, items that are not described are not generated.
   ExprId item = rules_.never();
-  if (items != nullptr) {
-    TRY_ASSIGN(item, value(*items, {.pointer = child(place.pointer, "items"), .wanted = {}}));
-  } else if (num_prefix == 0) {
-    item = text_.any_value();
+  if (all.items) {
+    TRY_ASSIGN(item, value(*all.items, {}));
   }
   item = rules_.shared(item);
   const auto left = [&](int32_t total, int32_t written) { return std::max(total - written, 0); };
   const auto repeat_item = [&](int32_t written) {
     std::optional<int32_t> most;
-    if (max_items) most = left(*max_items, written);
-    return rules_.repeat(rules_.sequence({text_.comma(), item}), left(min, written), most);
+    if (all.max_items) most = left(*all.max_items, written);
+    return rules_.repeat(
+        rules_.sequence({text_.comma(), item}), left(all.min_items, written), most);
   };
-  if (num_prefix == 0) {
-    if (max_items == 0) return text_.bracketed('[', rules_.empty(), ']');
+  if (all.prefix.empty()) {
+    if (all.max_items == 0) return text_.bracketed('[', rules_.empty(), ']');
     const ExprId list = rules_.sequence({item, repeat_item(1)});
-    return text_.bracketed('[', min == 0 ? rules_.optional(list) : list, ']');
+    return text_.bracketed('[', all.min_items == 0 ? rules_.optional(list) : list, ']');
   }
   // From the last item of the prefix to the first.
-  ExprId rest = repeat_item(num_prefix);
-  for (int32_t i = num_prefix - 1; i >= 0; --i) {
-    const auto position = static_cast<size_t>(i);
-    const Place inner = {.pointer = child(child(place.pointer, "prefixItems"), position),
-                         .wanted = {}};
-    TRY_ASSIGN(const ExprId own, value((*prefix)[position], inner));
+  ExprId rest = repeat_item(static_cast<int32_t>(all.prefix.size()));
+  for (auto i = static_cast<int32_t>(all.prefix.size()) - 1; i >= 0; --i) {
+    TRY_ASSIGN(const ExprId own, value(all.prefix[static_cast<size_t>(i)], {}));
     const ExprId separator = i == 0 ? rules_.empty() : text_.comma();
-    const ExprId more =
-        max_items && i >= *max_items ? rules_.never() : rules_.sequence({separator, own, rest});
-    rest = i >= min ? rules_.optional(more) : more;
+    const ExprId more = all.max_items && i >= *all.max_items
+                            ? rules_.never()
+                            : rules_.sequence({separator, own, rest});
+    rest = i >= all.min_items ? rules_.optional(more) : more;
   }
   return text_.bracketed('[', rest, ']');
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,25 +15,12 @@
 
 #include "base/json.h"
 #include "base/result.h"
-#include "grammar/decimal_range.h"
 #include "grammar/expression.h"
 #include "grammar/json_text.h"
+#include "grammar/restrictions.h"
+#include "grammar/schema_source.h"
 
 namespace nibble::grammar {
-
-// Bits of the types of JSON values; integers are numbers, too.
-using TypeSet = uint32_t;
-namespace types {
-inline constexpr TypeSet kNull = 1;
-inline constexpr TypeSet kBoolean = 2;
-inline constexpr TypeSet kInteger = 4;
-inline constexpr TypeSet kFraction = 8;  // numbers that are not integers
-inline constexpr TypeSet kNumber = kInteger | kFraction;
-inline constexpr TypeSet kString = 16;
-inline constexpr TypeSet kArray = 32;
-inline constexpr TypeSet kObject = 64;
-inline constexpr TypeSet kAll = 127;
-}  // namespace types
 
 class SchemaCompiler final {
  public:
@@ -49,68 +35,63 @@ class SchemaCompiler final {
   // never() when no value fits. kInvalidArgument names the keyword and its JSON pointer.
   Result<ExprId> compile(const Wanted& wanted);
 
-  // A member of the root object, as the parameters of a tool are.
-  struct Property {
-    std::string name;
-    const json::Value* schema = nullptr;  // null: any value
-    std::string pointer;
-    bool is_required = false;
-  };
-  // Those of the root, through its $ref if it is one. kInvalidArgument when the root is not the
-  // schema of an object whose members are listed.
+  // Members of the root object, as the parameters of a tool are. kInvalidArgument when the root is
+  // not the schema of an object whose members are listed.
   Result<std::vector<Property>> root_properties();
   Result<ExprId> compile_property(const Property& property, const Wanted& wanted);
 
+  // Keywords, members, items, states and edges that were looked at so far; at most about
+  // kMaxWork, then compiling fails.
+  int64_t work() const { return work_; }
+  static constexpr int64_t kMaxWork = 4'000'000;
+
  private:
-  struct Place {
-    std::string pointer;
+  // A schema of a conjunction whose $ref and allOf are taken apart; of anyOf and oneOf perhaps.
+  struct OpenPart {
+    SchemaPart part;
+    bool has_any_of = false;  // still to be taken apart
+    bool has_one_of = false;
+  };
+  struct PendingRule {
+    RuleId rule;
+    Conjunction schemas;
     Wanted wanted;
   };
-  struct PendingReference {
-    RuleId rule;
-    const json::Value* schema;
-    Place place;
-  };
+  using RuleKey = std::tuple<std::vector<const json::Value*>, TypeSet, Spelling>;
 
-  Result<ExprId> value(const json::Value& schema, const Place& place);
-  Result<void> compile_references();
-  Result<ExprId> reference(const json::Object& schema, const Place& place);
-  Result<std::pair<const json::Value*, std::string>> resolve(const json::Value& reference,
-                                                             const std::string& pointer) const;
-  Result<ExprId> alternatives(const json::Object& schema,
-                              std::string_view keyword,
-                              const Place& place);
-  Result<const json::Value*> with_siblings(const json::Object& schema,
-                                           std::string_view keyword,
-                                           const json::Value& branch,
-                                           const std::string& pointer);
-  Result<void> check_one_of(const json::Array& branches, const std::string& pointer) const;
-  Result<ExprId> constants(const json::Object& schema, const Place& place);
-  Result<ExprId> by_type(const json::Object& schema, TypeSet wanted, const Place& place);
-  Result<ExprId> number(const json::Object& schema, TypeSet wanted, const Place& place);
-  Result<std::optional<DecimalBound>> bound(const json::Object& schema,
-                                            const char* keyword,
-                                            bool is_exclusive,
-                                            const Place& place) const;
-  Result<ExprId> string(const json::Object& schema, const Place& place);
-  Result<ExprId> object(const json::Object& schema, const Place& place);
-  Result<std::vector<Property>> properties(const json::Object& schema, const Place& place) const;
-  Result<ExprId> members(const std::vector<Property>& properties,
-                         const json::Value* additional,
-                         const Place& place);
-  Result<ExprId> array(const json::Object& schema, const Place& place);
-  Result<ExprId> any(TypeSet wanted, const Place& place);
+  Result<ExprId> value(Conjunction schemas, const Wanted& wanted);
+  ExprId later(Conjunction schemas, const Wanted& wanted);
+  Result<void> compile_pending();
+  Result<ExprId> combined(const Conjunction& schemas, const Wanted& wanted);
+  Result<std::optional<std::vector<OpenPart>>> take_apart(Conjunction schemas);
+  Result<ExprId> alternatives(std::vector<OpenPart> parts, const Wanted& wanted);
+  Result<Restrictions> restrictions(const std::vector<OpenPart>& parts);
+  Result<std::vector<TypeSet>> check_one_of(const json::Array& branches,
+                                            const std::string& pointer);
+  Result<void> spend(int64_t work, const std::string& pointer, std::string_view keyword);
+
+  Result<ExprId> by_type(const Restrictions& all, const Wanted& wanted);
+  ExprId constants(const std::vector<const json::Value*>& values, TypeSet types, Spelling spelling);
+  Result<ExprId> number(const Restrictions& all, TypeSet types);
+  Result<ExprId> string(const Restrictions& all, Spelling spelling);
+  Result<ExprId> text_form(const TextKeyword& form, const TextAlphabet& alphabet) const;
+  Result<ExprId> in_common(ExprId a,
+                           ExprId b,
+                           const std::string& pointer,
+                           std::string_view keyword);
+  Result<ExprId> object(const Restrictions& all);
+  Result<ExprId> other_members(const Restrictions& all);
+  Result<ExprId> array(const Restrictions& all);
+  Result<ExprId> unique_array(const Restrictions& all);
+  Result<std::optional<std::vector<const json::Value*>>> few_values(const Conjunction& schemas);
   ExprId key_other_than(const std::vector<Property>& properties);
 
   JsonText& text_;
   Rules& rules_;
   const json::Value& root_;
-  std::deque<json::Value> made_;  // schemas that came of merging siblings into branches
-  std::map<std::tuple<const json::Value*, TypeSet, Spelling>, RuleId> references_;
-  std::vector<PendingReference> pending_;
+  int64_t work_ = 0;
+  std::map<RuleKey, RuleId> known_rules_;
+  std::vector<PendingRule> pending_;
 };
-
-// Whether `value` may be the type named by a schema's `type`; integers by value: 1.0 is one.
-TypeSet type_of(const json::Value& value);
 
 }  // namespace nibble::grammar

@@ -48,7 +48,7 @@ class ToolCallWriter final {
     TRY_ASSIGN(const auto properties, compiler.root_properties());
     std::vector<ExprId> parts;
     bool all_optional = true;
-    for (const SchemaCompiler::Property& property : properties) {
+    for (const Property& property : properties) {
       TRY_ASSIGN(const ExprId bare,
                  compiler.compile_property(
                      property, {.types = types::kString, .spelling = Spelling::kParameter}));
