@@ -426,12 +426,23 @@ Result<ExprId> SchemaCompiler::number(const Restrictions& all, TypeSet types) {
   if (!all.lower && !all.upper && all.divisors.empty()) {
     return is_integer ? text_.any_integer() : text_.any_number();
   }
-  size_t num_fraction = is_integer ? 0 : kMaxFractionDigits;
+  DecimalRange ends = {.lower = all.lower,
+                       .upper = all.upper,
+                       .max_fraction_digits = is_integer ? 0 : kMaxFractionDigits};
+  size_t& num_fraction = ends.max_fraction_digits;
   for (const auto& divisor : all.divisors) {
     num_fraction = std::min(num_fraction, divisor.first.fraction.size());
   }
-  ExprId text = decimal_in_range(
-      rules_, {.lower = all.lower, .upper = all.upper, .max_fraction_digits = num_fraction});
+  if (!all.divisors.empty() && num_fraction > 0) {
+    // So few digits that readers with doubles find the same multiples.
+    Decimal most = {.integer = "1" + std::string(kMaxFractionDigits - num_fraction, '0')};
+    DecimalBound upper = {.value = most, .is_exclusive = true};
+    most.is_negative = true;
+    DecimalBound lower = {.value = std::move(most), .is_exclusive = true};
+    ends.lower = tighter_lower(std::move(ends.lower), std::move(lower));
+    ends.upper = tighter_upper(std::move(ends.upper), std::move(upper));
+  }
+  ExprId text = decimal_in_range(rules_, ends);
   for (const auto& [divisor, pointer] : all.divisors) {
     const Result<ExprId> multiples = multiples_of(rules_, divisor);
     if (!multiples.ok()) return keyword_error(pointer, "multipleOf", multiples.error().message);
