@@ -33,6 +33,14 @@ constexpr Named<models::Precision> kPrecisions[] = {
     {"reference", models::Precision::kReference},
     {"faithful", models::Precision::kFaithful},
 };
+constexpr Named<models::KvDtype> kKvDtypes[] = {
+    {"auto", models::KvDtype::kAuto},
+    {"bf16", models::KvDtype::kBf16},
+    {"bfloat16", models::KvDtype::kBf16},
+    {"fp8", models::KvDtype::kFp8},
+    {"fp8_e4m3", models::KvDtype::kFp8},
+    {"fp8_ds_mla", models::KvDtype::kFp8},
+};
 constexpr Named<device::IsaLevel> kIsaLevels[] = {
     {"native", device::IsaLevel::kNative},
     {"scalar", device::IsaLevel::kScalar},
@@ -202,6 +210,15 @@ void add_isa(CLI::App& app, device::IsaLevel& isa, const char* group) {
       ->group(group);
 }
 
+void add_kv_dtype(CLI::App& app, models::KvDtype& kv_dtype, const char* group) {
+  add_choice(app,
+             "--kv-cache-dtype",
+             kv_dtype,
+             kKvDtypes,
+             "How keys are cached; fp8 takes about half the memory of bf16")
+      ->group(group);
+}
+
 void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("model", flags.model, "Directory of a checkpoint")->required()->type_name("MODEL");
   const char* group = "Model";
@@ -226,6 +243,7 @@ void add_model(CLI::App& app, ModelFlags& flags) {
   add_isa(app, flags.isa, group);
   add_choice(app, "--precision", flags.precision, kPrecisions, "Arithmetic of activations and KV")
       ->group(group);
+  add_kv_dtype(app, flags.kv_dtype, group);
   app.add_flag("--deterministic",
                flags.deterministic,
                "Only kernels whose results do not depend on batch neighbours")
@@ -708,6 +726,7 @@ void add_plan(CLI::App& root, PlanFlags& flags) {
       ->capture_default_str()
       ->group(work);
   add_choice(app, "--goal", flags.goal, kGoals, "What the kernels are chosen for")->group(work);
+  add_kv_dtype(app, flags.kv_dtype, work);
   app.add_flag("--json", flags.json, "For programs");
   app.add_option("--explain", flags.explain, "Only the evidence for one module, all of it")
       ->type_name("MODULE");

@@ -42,6 +42,7 @@ struct ModelFlags {
   int32_t threads = 0;              // 0: physical cores
   device::IsaLevel isa = device::IsaLevel::kNative;
   models::Precision precision = models::Precision::kDefault;
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
   bool deterministic = false;
   std::string kernel;       // part of a kernel name; empty: any
   int32_t max_context = 0;  // 0: the longest that the model allows and the memory holds
@@ -102,6 +103,7 @@ struct PlanFlags {
   int32_t context = 0;
   int32_t concurrency = 0;
   engine::Goal goal = engine::Goal::kLatency;
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
   bool json = false;
   std::optional<std::string> explain;
   PlanChecks checks;

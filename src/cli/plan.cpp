@@ -89,6 +89,7 @@ engine::PlanOptions options_of(const PlanFlags& flags, const Machine& machine) {
           .context = flags.context,
           .concurrency = flags.concurrency,
           .goal = flags.goal,
+          .kv_dtype = flags.kv_dtype,
           .detection = detect_options(flags.checks),
           .allow_slow = flags.checks.allow_slow,
           .only_kernel = flags.kernel,

@@ -64,6 +64,7 @@ Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
 models::LoadOptions load_options(const ModelFlags& flags) {
   models::LoadOptions options;
   options.precision = flags.precision;
+  options.kv_dtype = flags.kv_dtype;
   options.check_finite = flags.nan_check;
   options.routing = {.deterministic = flags.deterministic,
                      .only = flags.kernel,

@@ -13,6 +13,7 @@
 #include "base/utf8.h"
 #include "checkpoint/config_reader.h"
 #include "engine/plan_parts.h"
+#include "models/deepseek_v4/key_rows.h"
 #include "models/deepseek_v4/tensor_names.h"
 
 namespace nibble::engine {
@@ -203,6 +204,13 @@ void check_context(const Config& config, Plan& plan) {
                   limit));
 }
 
+// P4: FP8 keys have a scale per 64 dimensions.
+void check_kv_form(const Config& config, Plan& plan) {
+  if (plan.options.kv_dtype != models::KvDtype::kFp8) return;
+  const Result<void> fits = models::deepseek_v4::check_fp8_key_sizes(config);
+  if (!fits.ok()) add(plan, Severity::kError, "Q-P4", fits.error().message);
+}
+
 void check_parallelism(Plan& plan) {
   const PlanOptions& o = plan.options;
   if (o.tp > o.num_devices || o.ep > o.num_devices) {
@@ -351,6 +359,7 @@ Plan make_plan(const checkpoint::ModelDescription& description,
   plan.max_position_embeddings = config->max_position_embeddings;
   check_context(*config, plan);
   if (description.faults.empty()) check_inventory(*config, detection, description, plan);
+  check_kv_form(*config, plan);
   internal::plan_ops(*config, plan);
   internal::plan_memory(*config, detection, plan);
   internal::plan_performance(*config, detection, plan);

@@ -42,7 +42,8 @@ struct PlanOptions {
   int32_t pass_tokens = 0;  // of one prefill pass, which size the workspace; 0: 512
   Goal goal = Goal::kLatency;
   models::Precision precision = models::Precision::kDefault;  // of a CPU
-  bool deterministic = false;                                 // only batch-invariant kernels
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
+  bool deterministic = false;  // only batch-invariant kernels
   // Set for an engine: divides decoding memory by plan_kv() and decides concurrency and, where
   // kLongestContext asks for it, context.
   std::optional<KvDivision> kv = {};
@@ -83,6 +84,18 @@ struct PlannedOp {
   std::vector<kernels::Refusal> refused;
 };
 
+// What a form of cached keys takes.
+struct PlanKvForm {
+  std::string name;  // "bf16", "fp8"
+  // Of one token of context, in all layers of a kind.
+  double entries_4 = 0;
+  double index_entries = 0;
+  double entries_128 = 0;
+  int64_t windows = 0;  // of one sequence
+
+  double per_token() const { return entries_4 + index_entries + entries_128; }
+};
+
 // Bytes on one device.
 struct PlanMemory {
   int64_t capacity = 0;
@@ -101,6 +114,7 @@ struct PlanMemory {
   // What one more sequence, and one more page of 256 tokens, cost.
   int64_t per_sequence = 0;
   int64_t per_page = 0;
+  std::vector<PlanKvForm> kv_forms;  // the one in use, then the others
   // The most that fits: sequences of the planned context, tokens for the planned sequences.
   int64_t max_concurrency = 0;
   int64_t max_context = 0;

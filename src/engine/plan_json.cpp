@@ -65,6 +65,20 @@ Value module_json(const PlannedModule& module) {
   return object;
 }
 
+Array kv_forms_json(const PlanMemory& memory) {
+  Array forms;
+  for (const PlanKvForm& form : memory.kv_forms) {
+    forms.emplace_back(make_object({{"name", form.name},
+                                    {"in_use", &form == &memory.kv_forms.front()},
+                                    {"ratio_4_bytes_per_token", form.entries_4},
+                                    {"ratio_4_index_bytes_per_token", form.index_entries},
+                                    {"ratio_128_bytes_per_token", form.entries_128},
+                                    {"bytes_per_token", form.per_token()},
+                                    {"window_bytes_per_sequence", form.windows}}));
+  }
+  return forms;
+}
+
 Value memory_json(const Plan& plan) {
   if (!plan.memory) return {};
   const PlanMemory& m = *plan.memory;
@@ -88,6 +102,7 @@ Value memory_json(const Plan& plan) {
                       {"fits", m.fits()},
                       {"bytes_per_sequence", m.per_sequence},
                       {"bytes_per_page_of_256_tokens", m.per_page},
+                      {"kv_forms", kv_forms_json(m)},
                       {"max_concurrency", m.max_concurrency},
                       {"max_context", m.max_context}});
 }

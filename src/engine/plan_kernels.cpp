@@ -71,7 +71,7 @@ Activation activation_of(const DetectedModule& module,
     return Activation::kF32;
   }
   if (options.device.kind == device::DeviceKind::kCpu) {
-    const auto numerics = models::deepseek_v4::numerics_of(options.precision);
+    const auto numerics = numerics_of(options);
     return c == ModuleClass::kLmHead ? numerics.head_activation : numerics.activation;
   }
   switch (module.scheme.kind) {
@@ -456,13 +456,17 @@ models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection) {
   return kind;
 }
 
+models::deepseek_v4::Numerics numerics_of(const PlanOptions& options) {
+  return models::deepseek_v4::numerics_of(options.precision, options.kv_dtype);
+}
+
 void plan_modules(const quant::Detection& detection, Plan& plan) {
   ModulePlanner(detection, plan).run();
 }
 
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
-  Result<models::deepseek_v4::Ops> ops =
-      models::deepseek_v4::route_ops(config, plan.options.device.info(), routing_of(plan.options));
+  Result<models::deepseek_v4::Ops> ops = models::deepseek_v4::route_ops(
+      config, numerics_of(plan.options), plan.options.device.info(), routing_of(plan.options));
   if (!ops.ok()) {
     return add(plan,
                Severity::kError,

@@ -38,16 +38,37 @@ int32_t num_draft_layers(DraftKind draft) {
 
 bool holds_draft(const Plan& plan) { return !is_cpu(plan) || plan.options.loads_draft; }
 
-// The CPU model stores plain rows.
-StateBytes state_of(const Config& config, DraftKind draft, const Plan& plan) {
+StateBytes state_of(const Config& config,
+                    DraftKind draft,
+                    const Plan& plan,
+                    models::KvDtype kv_dtype) {
   if (is_cpu(plan)) {
     return models::deepseek_v4::state_bytes(
         config,
-        models::deepseek_v4::numerics_of(plan.options.precision),
+        models::deepseek_v4::numerics_of(plan.options.precision, kv_dtype),
         draft == DraftKind::kMtp && plan.options.loads_draft);
   }
-  return models::deepseek_v4::quantised_state_bytes(
-      config, num_draft_layers(draft), draft != DraftKind::kNone);
+  return models::deepseek_v4::gpu_state_bytes(config,
+                                              {.num_draft_layers = num_draft_layers(draft),
+                                               .has_rollback = draft != DraftKind::kNone,
+                                               .is_bf16 = kv_dtype == models::KvDtype::kBf16});
+}
+
+StateBytes state_of(const Config& config, DraftKind draft, const Plan& plan) {
+  return state_of(config, draft, plan, plan.options.kv_dtype);
+}
+
+// kAuto is the precision's on a CPU, and FP8 on a GPU.
+std::string_view form_name(const Plan& plan, models::KvDtype kv_dtype) {
+  if (!is_cpu(plan)) return kv_dtype == models::KvDtype::kBf16 ? "bf16" : "fp8, index keys fp4";
+  switch (models::deepseek_v4::numerics_of(plan.options.precision, kv_dtype).kv_dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBf16:
+      return "bf16";
+    default:
+      return "fp8";
+  }
 }
 
 bool is_draft_class(std::string_view name) { return name.rfind("draft_", 0) == 0; }
@@ -82,6 +103,25 @@ void add_weights(const Plan& plan, PlanMemory& memory) {
   }
 }
 
+std::vector<PlanKvForm> kv_forms(const Config& config, DraftKind draft, const Plan& plan) {
+  using models::KvDtype;
+  constexpr double kTokens = models::deepseek_v4::kPageSize;
+  std::vector<PlanKvForm> forms;
+  for (const KvDtype kv_dtype : {plan.options.kv_dtype, KvDtype::kBf16, KvDtype::kFp8}) {
+    const std::string_view name = form_name(plan, kv_dtype);
+    const bool is_known = std::any_of(
+        forms.begin(), forms.end(), [&](const PlanKvForm& form) { return form.name == name; });
+    if (is_known) continue;
+    const StateBytes state = state_of(config, draft, plan, kv_dtype);
+    forms.push_back({.name = std::string(name),
+                     .entries_4 = static_cast<double>(state.entries_4) / kTokens,
+                     .index_entries = static_cast<double>(state.index_entries) / kTokens,
+                     .entries_128 = static_cast<double>(state.entries_128) / kTokens,
+                     .windows = state.windows});
+  }
+  return forms;
+}
+
 // What the planned sequences take.
 void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemory& memory) {
   const PlanOptions& options = plan.options;
@@ -107,6 +147,7 @@ void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemo
                kMaxBytes);
   memory.per_sequence = state.per_slot() + state.snapshot;
   memory.per_page = state.per_page();
+  memory.kv_forms = kv_forms(config, draft, plan);
 }
 
 void find_what_fits(const Config& config, const PlanOptions& options, PlanMemory& memory) {

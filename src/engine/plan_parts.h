@@ -10,6 +10,7 @@
 #include "engine/plan.h"
 #include "models/deepseek_v4/config.h"
 #include "models/deepseek_v4/inventory.h"
+#include "models/deepseek_v4/numerics.h"
 
 namespace nibble::engine::internal {
 
@@ -26,6 +27,8 @@ int32_t num_shares(Spread spread, const PlanOptions& options);
 
 // The draft that the tensors describe.
 models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection);
+
+models::deepseek_v4::Numerics numerics_of(const PlanOptions& options);
 
 // Kernels, formats, resident bytes; K and P3 diagnostics.
 void plan_modules(const quant::Detection& detection, Plan& plan);

@@ -392,6 +392,7 @@ LoadedTiny load_tiny(const PlanOptions& options) {
   LoadedTiny loaded{.device = device::make_host_device({.num_threads = 1}).value()};
   models::LoadOptions load;
   load.precision = options.precision;
+  load.kv_dtype = options.kv_dtype;
   load.load_mtp = options.loads_draft;
   const auto checkpoint =
       checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
@@ -415,11 +416,14 @@ Plan plan_tiny(PlanOptions options) {
 TEST(PlanKernels, AreThoseThatLoadingTakes) {
   for (const models::Precision precision :
        {models::Precision::kDefault, models::Precision::kReference, models::Precision::kFaithful}) {
-    for (const bool loads_draft : {false, true}) {
+    for (const models::KvDtype kv_dtype :
+         {models::KvDtype::kAuto, models::KvDtype::kBf16, models::KvDtype::kFp8}) {
+      const bool loads_draft = kv_dtype != models::KvDtype::kBf16;
       const Plan plan = plan_tiny({.context = 5000,
                                    .concurrency = 3,
                                    .pass_tokens = 96,
                                    .precision = precision,
+                                   .kv_dtype = kv_dtype,
                                    .loads_draft = loads_draft});
       EXPECT_THAT(plan.diagnostics, IsEmpty()) << text_of(plan);
       EXPECT_TRUE(plan.is_runnable());
@@ -433,6 +437,44 @@ TEST(PlanKernels, AreThoseThatLoadingTakes) {
                     plan.memory->workspace);
     }
   }
+}
+
+TEST(PlanKernels, Fp8KeysHaveKernelsOfTheirOwn) {
+  const Plan plan = plan_tiny({.kv_dtype = models::KvDtype::kFp8});
+  for (const PlannedOp& op : plan.ops) {
+    const bool reads_keys = op.name == "sparse_attention" || op.name == "indexer_score";
+    EXPECT_EQ(op.kernel->keys == kernels::KeyForm::kFp8, reads_keys) << op.kernel->name;
+  }
+}
+
+// Spec "deepseek-v4" 6.2: 584 / 128 and (584 + 132) / 4 bytes per token and layer.
+TEST(PlanMemory, HasTheBytesPerTokenOfEachForm) {
+  const Plan plan = plan_tiny({.kv_dtype = models::KvDtype::kFp8});
+  const auto& forms = plan.memory->kv_forms;
+  ASSERT_EQ(forms.size(), 2U);
+  EXPECT_EQ(forms[0].name, "fp8");
+  EXPECT_DOUBLE_EQ(forms[0].entries_4, 2 * 584 / 4.0);
+  EXPECT_DOUBLE_EQ(forms[0].index_entries, 2 * 132 / 4.0);
+  EXPECT_DOUBLE_EQ(forms[0].entries_128, 2 * 584 / 128.0);
+  EXPECT_EQ(forms[0].windows, 6 * 256 * 584);
+  EXPECT_EQ(forms[1].name, "bf16");
+  EXPECT_DOUBLE_EQ(forms[1].per_token(), 2 * (1024 + 256) / 4.0 + 2 * 1024 / 128.0);
+  EXPECT_EQ(forms[1].windows, 6 * 256 * 1024);
+  EXPECT_THAT(plan_text(plan), HasSubstr("fp8 *"));
+  EXPECT_THAT(short_plan_text(plan), HasSubstr("(fp8, 367 bytes per token)"));
+
+  const Plan gpu = make_plan(flash(), {}, on("h200", 2));
+  EXPECT_EQ(gpu.memory->kv_forms[0].name, "fp8, index keys fp4");
+  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[0].per_token(), 3514.25);
+  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[1].per_token(), 6880);
+}
+
+TEST(PlanMemory, AnFp8CacheHoldsMoreTokensInTheSameBudget) {
+  PlanOptions options{
+      .kv = KvDivision{.budget_bytes = 50'000'000, .num_slots = 1, .num_tokens = 1'000'000}};
+  const int64_t plain = plan_tiny(options).kv->num_tokens();
+  options.kv_dtype = models::KvDtype::kFp8;
+  EXPECT_GT(plan_tiny(options).kv->num_tokens(), plain * 3 / 2);
 }
 
 TEST(PlanKernels, OthersThanThePlannedAreOurFault) {
@@ -476,6 +518,20 @@ TEST(PlanChecks, OddSizesOfPackedCodesAreP2) {
   fixture.config("config.json", config);
   const Plan plan = make_plan(describe(fixture), {}, on("h200"));
   EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-P2"));
+}
+
+TEST(PlanChecks, Fp8KeysNeedWholeBlocksOfDimensions) {
+  quant::Fixture fixture = quant::v4_fixture(quant::v4_small(), {});
+  std::string config = quant::v4_config(quant::v4_small(), quant::kV4NativeSection);
+  config.replace(config.find("\"head_dim\":256"), 14, "\"head_dim\":224");
+  fixture.config("config.json", config);
+  PlanOptions options = on("h200");
+  options.kv_dtype = models::KvDtype::kFp8;
+  const Plan plan = make_plan(describe(fixture), {}, options);
+  EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-P4"));
+  EXPECT_THAT(text_of(plan),
+              HasSubstr("head_dim - qk_rope_head_dim 160 is no multiple of 64, which a scale "
+                        "covers. Fix: --kv-cache-dtype bf16."));
 }
 
 TEST(PlanChecks, ShardsThatCutBlocksAreP3B38) {

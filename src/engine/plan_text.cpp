@@ -131,6 +131,27 @@ void append_modules(std::string& out, const Plan& plan) {
   }
 }
 
+// What a token of context costs by layer kind, in the form in use and in the others.
+void append_kv_forms(std::string& out, const PlanMemory& memory) {
+  out += fmt::format("\nKV bytes per token      {:>9}  {:>10}  {:>9}  {:>9}  {:>20}\n",
+                     "ratio 4",
+                     "index keys",
+                     "ratio 128",
+                     "all",
+                     "windows per sequence");
+  for (const PlanKvForm& form : memory.kv_forms) {
+    const bool is_used = &form == &memory.kv_forms.front();
+    out += fmt::format("  {:<21} {:>9.1f}  {:>10.1f}  {:>9.1f}  {:>9.1f}  {:>20}\n",
+                       form.name + (is_used ? " *" : ""),
+                       form.entries_4,
+                       form.index_entries,
+                       form.entries_128,
+                       form.per_token(),
+                       form.windows);
+  }
+  out += "  * in use; --kv-cache-dtype chooses\n";
+}
+
 void append_memory(std::string& out, const Plan& plan) {
   const double bits = static_cast<double>(plan.download_bytes) * 8;
   out += fmt::format("\nOn disk {}; download {} at 100 Mbit/s, {} at 1 Gbit/s, {} at 10 Gbit/s\n",
@@ -164,6 +185,7 @@ void append_memory(std::string& out, const Plan& plan) {
                      m.max_context,
                      o.concurrency,
                      o.concurrency == 1 ? "" : "s");
+  append_kv_forms(out, m);
 }
 
 void append_performance(std::string& out, const Plan& plan) {
@@ -366,15 +388,18 @@ std::string short_plan_text(const Plan& plan) {
   }
   if (plan.memory) {
     const PlanMemory& m = *plan.memory;
-    out +=
-        fmt::format("  memory {} of {}: weights {}, KV {}, state {}, workspace {}, reserved {}\n",
-                    gb(m.total()),
-                    gb(m.capacity),
-                    gb(m.weights),
-                    gb(m.kv()),
-                    gb(m.compressor_state + m.draft_state + m.snapshots),
-                    gb(m.workspace),
-                    gb(m.reserved));
+    out += fmt::format(
+        "  memory {} of {}: weights {}, KV {} ({}, {:.0f} bytes per token), state {}, "
+        "workspace {}, reserved {}\n",
+        gb(m.total()),
+        gb(m.capacity),
+        gb(m.weights),
+        gb(m.kv()),
+        m.kv_forms.front().name,
+        m.kv_forms.front().per_token(),
+        gb(m.compressor_state + m.draft_state + m.snapshots),
+        gb(m.workspace),
+        gb(m.reserved));
   }
   for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
     if (diagnostic.severity == quant::Severity::kWarning) out += quant::to_text(diagnostic) + "\n";

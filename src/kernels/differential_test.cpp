@@ -27,7 +27,8 @@ const KernelInfo* reference_of(const KernelInfo& kernel) {
   const KernelInfo* reference = nullptr;
   for (const KernelInfo* row : all_kernels()) {
     if (row->op == kernel.op && row->has_weight == kernel.has_weight &&
-        row->weight == kernel.weight && row->unit == ComputeUnit::kScalar) {
+        row->weight == kernel.weight && row->keys == kernel.keys &&
+        row->unit == ComputeUnit::kScalar) {
       reference = row;  // the last one: reference rows end the table
     }
   }
@@ -40,6 +41,7 @@ Problem own_problem(const KernelInfo& kernel) {
           .has_weight = kernel.has_weight,
           .weight = kernel.weight,
           .activation = kernel.activation,
+          .keys = kernel.keys,
           .m_max = kernel.limits.m_max,
           .n = kernel.limits.n_multiple,
           .k = kernel.limits.k_multiple};

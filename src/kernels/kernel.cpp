@@ -54,6 +54,10 @@ std::string_view activation_name(Activation activation) {
   return "unknown";
 }
 
+std::string_view key_form_name(KeyForm form) {
+  return form == KeyForm::kPlain ? "f32 or bf16" : "fp8";
+}
+
 std::string_view unit_name(ComputeUnit unit) {
   switch (unit) {
     case ComputeUnit::kScalar:

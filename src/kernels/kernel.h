@@ -43,6 +43,11 @@ std::string_view op_name(Op op);
 enum class Activation : uint8_t { kF32, kBf16, kFp8, kInt8, kNvfp4 };
 std::string_view activation_name(Activation activation);
 
+// How the rows of key pools are stored: as f32 or bf16 elements, or in the FP8 forms of
+// quant/fp8_key.h.
+enum class KeyForm : uint8_t { kPlain, kFp8 };
+std::string_view key_form_name(KeyForm form);
+
 enum class ComputeUnit : uint8_t { kScalar, kSimd, kSimt, kTensorCore };
 std::string_view unit_name(ComputeUnit unit);
 
@@ -97,6 +102,7 @@ struct KernelInfo {
   bool has_weight = false;
   quant::Format weight = quant::Format::kF32;  // meaningful when has_weight
   Activation activation = Activation::kF32;
+  KeyForm keys = KeyForm::kPlain;  // attention and the indexer's scores
   ComputeUnit unit = ComputeUnit::kScalar;
   Target target = {};
   Limits limits = {};
@@ -122,6 +128,7 @@ struct Problem {
   quant::Format weight = quant::Format::kF32;
   Activation activation =
       Activation::kF32;  // the coarsest that is allowed: kBf16 also admits kF32 kernels
+  KeyForm keys = KeyForm::kPlain;
   bool needs_clamp = false;
   int64_t m_max = 0;  // 0: any
   int64_t n = 0;

@@ -30,11 +30,17 @@ std::string status_text(const KernelInfo& kernel) {
   return std::string(status_name(kernel.status));
 }
 
+// The format of what the kernel reads beside activations.
+std::string weight_text(const KernelInfo& kernel) {
+  if (kernel.has_weight) return std::string(quant::format_name(kernel.weight));
+  return kernel.keys == KeyForm::kFp8 ? "fp8 keys" : "";
+}
+
 std::string table_row(const KernelInfo& kernel) {
   const std::string cells[] = {
       "`" + std::string(kernel.name) + "`",
       std::string(op_name(kernel.op)),
-      kernel.has_weight ? std::string(quant::format_name(kernel.weight)) : "",
+      weight_text(kernel),
       std::string(activation_name(kernel.activation)),
       std::string(unit_name(kernel.unit)),
       target_name(kernel.target),

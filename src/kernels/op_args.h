@@ -131,7 +131,7 @@ struct HyperHeadArgs {
 // The keys one query token sees, as rows of two pools; summed window first, then entries, in list
 // order.
 struct KeySet {
-  const void* window = nullptr;  // rows of d elements of the pool's dtype
+  const void* window = nullptr;  // rows as SparseAttentionArgs::kv_dtype says
   std::span<const int32_t> window_rows = {};
   const void* entries = nullptr;
   std::span<const int32_t> entry_rows = {};
@@ -143,9 +143,12 @@ struct KeySet {
 struct SparseAttentionArgs {
   TensorView q;
   std::span<const KeySet> keys;  // [m]
-  DType kv_dtype = DType::kF32;  // kF32 or kBf16: element type of both pools
-  const float* sink = nullptr;   // [H]
-  float scale = 0;               // d^-0.5
+  // Of both pools: kF32 or kBf16 elements, or kF8E4m3 for quant::Fp8KeyLayout rows, whose last
+  // num_rotary elements are BF16.
+  DType kv_dtype = DType::kF32;
+  int32_t num_rotary = 0;
+  const float* sink = nullptr;  // [H]
+  float scale = 0;              // d^-0.5
   TensorView out;
 };
 
@@ -164,8 +167,9 @@ struct IndexerScoreArgs {
   TensorView q;                     // [m, Hi, di] f32
   TensorView head_weights;          // [m, Hi] f32, scale included
   std::span<const PagedRows> keys;  // [m]
-  DType key_dtype = DType::kF32;    // kF32 or kBf16
-  TensorView scores;                // [m, >= max count] f32
+  // kF32 or kBf16 elements, or kF8E4m3 for the FP8 index keys of quant/fp8_key.h.
+  DType key_dtype = DType::kF32;
+  TensorView scores;  // [m, >= max count] f32
 };
 
 // The k best of scores[t, 0 .. counts[t] - 1], written in ascending index order. Ties go to the

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "kernels/ops_testing.h"
+#include "quant/fp8_key.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels {
@@ -61,6 +62,32 @@ std::span<T> range(std::vector<T>& values, int64_t begin, int64_t end) {
   return std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
+// Rows of f32, bf16 or, with `encode`, FP8 keys of `row_bytes`, with the bits that follow them.
+template <class Encode>
+std::vector<std::byte> to_pool(const std::vector<float>& values,
+                               int64_t width,
+                               DType dtype,
+                               int64_t row_bytes,
+                               const Encode& encode) {
+  const auto copy = [](const auto& elements) {
+    const auto bytes = std::as_bytes(std::span(elements));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  if (dtype == DType::kF32) return copy(values);
+  if (dtype == DType::kBf16) return copy(to_bf16(values));
+  const int64_t rows = static_cast<int64_t>(values.size()) / width;
+  std::vector<std::byte> pool(static_cast<size_t>(rows * row_bytes));
+  for (int64_t row = 0; row < rows; ++row) {
+    encode(std::span(values).subspan(static_cast<size_t>(row * width), static_cast<size_t>(width)),
+           pool.data() + row * row_bytes);
+  }
+  return pool;
+}
+
+KeyForm key_form_of(DType dtype) {
+  return dtype == DType::kF8E4m3 ? KeyForm::kFp8 : KeyForm::kPlain;
+}
+
 // Inputs live as long as the case that uses them.
 template <class Inputs, class Run>
 OpCase make_case(const std::string& name, int64_t items, int64_t k, Inputs inputs, const Run& run) {
@@ -86,13 +113,17 @@ struct AttentionShape {
   DType dtype = DType::kF32;
   float magnitude = 1;
   float sink = 0.5f;
+  int32_t num_rotary = 64;  // of FP8 keys
+
+  quant::Fp8KeyLayout fp8() const {
+    return {.num_codes = d - num_rotary, .num_rotary = num_rotary};
+  }
 };
 
 struct AttentionInputs {
   HostTensor<float> q;
   std::vector<float> sink;
-  std::vector<float> pool;
-  std::vector<uint16_t> pool_bf16;
+  std::vector<std::byte> pool;
   std::vector<std::vector<int32_t>> rows;  // per token: window rows, then entry rows
   std::vector<KeySet> keys;
 };
@@ -102,13 +133,17 @@ OpCase attention_case(const AttentionShape& shape, uint32_t seed) {
   Random random(seed);
   AttentionInputs inputs{.q = random.tensor({shape.tokens, shape.heads, shape.d}, shape.magnitude),
                          .sink = std::vector<float>(static_cast<size_t>(shape.heads), shape.sink),
-                         .pool = random.values(kPoolRows * shape.d, shape.magnitude),
-                         .pool_bf16 = {},
+                         .pool = {},
                          .rows = {},
                          .keys = {}};
-  inputs.pool_bf16 = to_bf16(inputs.pool);
-  const void* pool = shape.dtype == DType::kBf16 ? static_cast<const void*>(inputs.pool_bf16.data())
-                                                 : inputs.pool.data();
+  inputs.pool = to_pool(random.values(kPoolRows * shape.d, shape.magnitude),
+                        shape.d,
+                        shape.dtype,
+                        shape.fp8().row_bytes(),
+                        [&](std::span<const float> key, std::byte* row) {
+                          quant::encode_fp8_key(key, shape.fp8(), row);
+                        });
+  const void* pool = inputs.pool.data();
   for (int64_t t = 0; t < shape.tokens; ++t) {
     // Later tokens see one key less, so that the counts differ.
     const auto missing = static_cast<int32_t>(t);
@@ -136,6 +171,7 @@ OpCase attention_case(const AttentionShape& shape, uint32_t seed) {
                             SparseAttentionArgs{.q = in.q.view().rows(begin, end - begin),
                                                 .keys = range(in.keys, begin, end),
                                                 .kv_dtype = shape.dtype,
+                                                .num_rotary = shape.num_rotary,
                                                 .sink = in.sink.data(),
                                                 .scale = 1 / std::sqrt(static_cast<float>(shape.d)),
                                                 .out = out.view()},
@@ -158,11 +194,30 @@ std::vector<OpCase> attention_cases() {
       {.name = "sharp_softmax", .tokens = 2, .window = 64, .magnitude = 8},
       {.name = "sink_minus_infinity", .tokens = 2, .window = 20, .sink = -kInfinity},
       {.name = "sink_dominates", .tokens = 2, .window = 20, .sink = 80},
+      {.name = "fp8", .tokens = 3, .window = 70, .entries = 21, .dtype = DType::kF8E4m3},
+      {.name = "fp8_odd_tail",
+       .heads = 3,
+       .d = 70,
+       .window = 9,
+       .entries = 9,
+       .dtype = DType::kF8E4m3,
+       .num_rotary = 6},
+      {.name = "fp8_tiny_values",
+       .tokens = 2,
+       .window = 33,
+       .dtype = DType::kF8E4m3,
+       .magnitude = 1e-5f},
+      {.name = "fp8_huge_values",
+       .tokens = 2,
+       .window = 33,
+       .dtype = DType::kF8E4m3,
+       .magnitude = 1e15f},
   };
   std::vector<OpCase> cases;
   cases.reserve(shapes.size());
   for (const auto& shape : shapes) {
     cases.push_back(attention_case(shape, static_cast<uint32_t>(cases.size())));
+    cases.back().keys = key_form_of(shape.dtype);
   }
   return cases;
 }
@@ -182,8 +237,7 @@ struct IndexerShape {
 struct IndexerInputs {
   HostTensor<float> q;
   HostTensor<float> head_weights;
-  std::vector<float> pool;
-  std::vector<uint16_t> pool_bf16;
+  std::vector<std::byte> pool;
   std::vector<PageId> pages;
   std::vector<PagedRows> keys;
 };
@@ -191,16 +245,18 @@ struct IndexerInputs {
 OpCase indexer_case(const IndexerShape& shape, uint32_t seed) {
   Random random(seed);
   const int32_t num_pages = shape.count / shape.entries_per_page + 1;
-  IndexerInputs inputs{.q = random.tensor({shape.tokens, shape.heads, shape.d}),
-                       .head_weights = random.tensor({shape.tokens, shape.heads}),
-                       .pool = random.values(int64_t{num_pages} * shape.entries_per_page * shape.d),
-                       .pool_bf16 = {},
-                       .pages = {},
-                       .keys = {}};
-  inputs.pool_bf16 = to_bf16(inputs.pool);
+  IndexerInputs inputs{
+      .q = random.tensor({shape.tokens, shape.heads, shape.d}),
+      .head_weights = random.tensor({shape.tokens, shape.heads}),
+      .pool = to_pool(random.values(int64_t{num_pages} * shape.entries_per_page * shape.d),
+                      shape.d,
+                      shape.dtype,
+                      quant::fp8_index_key_bytes(shape.d),
+                      quant::encode_fp8_index_key),
+      .pages = {},
+      .keys = {}};
   for (int32_t i = num_pages - 1; i >= 0; --i) inputs.pages.push_back(PageId{i});
-  const void* pool = shape.dtype == DType::kBf16 ? static_cast<const void*>(inputs.pool_bf16.data())
-                                                 : inputs.pool.data();
+  const void* pool = inputs.pool.data();
   for (int64_t t = 0; t < shape.tokens; ++t) {
     inputs.keys.push_back(
         {.base = pool,
@@ -238,11 +294,14 @@ std::vector<OpCase> indexer_cases() {
       {.name = "no_entry", .tokens = 1, .count = 0},
       {.name = "index_dim_32", .heads = 4, .d = 32, .count = 40, .entries_per_page = 3},
       {.name = "odd_heads_width_20", .heads = 5, .d = 20, .count = 19, .entries_per_page = 1},
+      {.name = "fp8", .tokens = 3, .count = 1100, .dtype = DType::kF8E4m3},
+      {.name = "fp8_width_20", .heads = 5, .d = 20, .count = 19, .dtype = DType::kF8E4m3},
   };
   std::vector<OpCase> cases;
   cases.reserve(shapes.size());
   for (const auto& shape : shapes) {
     cases.push_back(indexer_case(shape, static_cast<uint32_t>(cases.size())));
+    cases.back().keys = key_form_of(shape.dtype);
   }
   return cases;
 }
@@ -818,6 +877,7 @@ void expect_close(const OpOutput& got, const OpOutput& expected, int64_t k) {
 void compare_op(const KernelInfo& kernel, const KernelInfo& reference) {
   device::Stream stream;
   for (const OpCase& op_case : op_cases(kernel.op)) {
+    if (op_case.keys != kernel.keys) continue;
     SCOPED_TRACE(std::string(kernel.name) + " " + op_case.name);
     const auto expected = op_case.run(reference, stream, 0, op_case.num_items);
     const auto got = op_case.run(kernel, stream, 0, op_case.num_items);

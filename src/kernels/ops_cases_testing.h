@@ -21,6 +21,7 @@ struct OpCase {
   std::string name;
   int64_t num_items = 0;  // tokens, rows or entries
   int64_t k = 0;          // terms of the longest sum
+  KeyForm keys = KeyForm::kPlain;
   // Launches `row` on items [begin, end) of the case's inputs.
   std::function<std::vector<OpOutput>(
       const KernelInfo& row, device::Stream& stream, int64_t begin, int64_t end)>
@@ -34,7 +35,7 @@ std::vector<OpCase> op_cases(Op op);
 // round each of k terms and some elementary functions in f32.
 double op_tolerance(int64_t k);
 
-// Expects that `kernel` agrees with `reference` on every case of its op.
+// Expects that `kernel` agrees with `reference` on every case of its op and keys.
 void compare_op(const KernelInfo& kernel, const KernelInfo& reference);
 
 }  // namespace nibble::kernels

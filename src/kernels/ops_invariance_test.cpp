@@ -28,7 +28,7 @@ class OpsOf : public testing::TestWithParam<Op> {};
 TEST_P(OpsOf, AnItemHasTheSameBitsAloneAndInABatch) {
   device::Stream stream;
   for (const OpCase& op_case : op_cases(GetParam())) {
-    for (const KernelInfo* row : runnable_rows(GetParam())) {
+    for (const KernelInfo* row : runnable_rows(GetParam(), op_case.keys)) {
       ASSERT_TRUE(row->is_batch_invariant);
       SCOPED_TRACE(std::string(row->name) + " " + op_case.name);
       const auto batch = op_case.run(*row, stream, 0, op_case.num_items);
@@ -49,7 +49,7 @@ TEST_P(OpsOf, ThreadsChangeNoBit) {
   device::Stream one_thread;
   device::Stream two_threads{.pool = &pool};
   for (const OpCase& op_case : op_cases(GetParam())) {
-    for (const KernelInfo* row : runnable_rows(GetParam())) {
+    for (const KernelInfo* row : runnable_rows(GetParam(), op_case.keys)) {
       SCOPED_TRACE(std::string(row->name) + " " + op_case.name);
       const auto expected = op_case.run(*row, one_thread, 0, op_case.num_items);
       const auto got = op_case.run(*row, two_threads, 0, op_case.num_items);

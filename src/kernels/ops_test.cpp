@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "kernels/ops_testing.h"
+#include "quant/fp8_key.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels {
@@ -306,6 +307,32 @@ TEST(SparseAttention, AManyKeyMeanIsExactForEqualLogits) {
     }
     EXPECT_THAT(attention.run(row), ElementsAre(0, 31.5f));
   });
+}
+
+// One key of 64 codes and two rotary elements; the codes' block holds a NaN.
+TEST(SparseAttention, ABlockOfFp8KeysThatIsNanMakesTheResultNan) {
+  const quant::Fp8KeyLayout layout{.num_codes = 128, .num_rotary = 2};
+  std::vector<float> key(130, 1.0f);
+  key[70] = kNan;
+  std::vector<std::byte> pool(static_cast<size_t>(layout.row_bytes()));
+  quant::encode_fp8_key(key, layout, pool.data());
+  for (const KernelInfo* row : runnable_rows(Op::kSparseAttention, KeyForm::kFp8)) {
+    SCOPED_TRACE(row->name);
+    auto q = f32_tensor({1, 1, 130}, std::vector<float>(130, 0.5f));
+    auto out = f32_zeros({1, 1, 130});
+    const std::array<int32_t, 1> rows = {0};
+    const KeySet keys{.window = pool.data(), .window_rows = rows};
+    const float sink = 0;
+    launch_inline(*row,
+                  SparseAttentionArgs{.q = q.view(),
+                                      .keys = {&keys, 1},
+                                      .kv_dtype = DType::kF8E4m3,
+                                      .num_rotary = 2,
+                                      .sink = &sink,
+                                      .scale = 1,
+                                      .out = out.view()});
+    EXPECT_TRUE(std::isnan(out.values[64]));
+  }
 }
 
 TEST(SparseAttention, KeysTooWideForTheScratchFallBackToTheReference) {

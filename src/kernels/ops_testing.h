@@ -32,8 +32,8 @@ inline HostTensor<int32_t> i32_zeros(Shape shape) {
           .values = std::vector<int32_t>(static_cast<size_t>(shape.num_elements()))};
 }
 
-// The rows of `op` that this machine can run, as the registry orders them.
-std::vector<const KernelInfo*> runnable_rows(Op op);
+// The rows of `op` for such keys that this machine can run, as the registry orders them.
+std::vector<const KernelInfo*> runnable_rows(Op op, KeyForm keys = KeyForm::kPlain);
 
 // Launches `row` inline, without a pool.
 template <class Args>

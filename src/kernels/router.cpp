@@ -15,6 +15,9 @@ std::string describe_weight(bool has_weight, quant::Format format) {
 std::string describe(const Problem& problem) {
   std::string text(op_name(problem.op));
   if (problem.has_weight) text += "." + std::string(quant::format_name(problem.weight));
+  if (problem.keys != KeyForm::kPlain) {
+    text += "." + std::string(key_form_name(problem.keys)) + "_keys";
+  }
   text += "." + std::string(activation_name(problem.activation));
   const std::string m = problem.m_max == 0 ? "any" : std::to_string(problem.m_max);
   return text + " (m " + m + ", n " + std::to_string(problem.n) + ", k " +
@@ -87,6 +90,11 @@ Reason check_numerics(const KernelInfo& kernel, const Problem& problem) {
     return {Cause::kProblem,
             "weight " + describe_weight(problem.has_weight, problem.weight) + ", takes " +
                 describe_weight(kernel.has_weight, kernel.weight)};
+  }
+  if (kernel.keys != problem.keys) {
+    return {Cause::kProblem,
+            "keys " + std::string(key_form_name(problem.keys)) + ", reads " +
+                std::string(key_form_name(kernel.keys))};
   }
   return {};
 }
@@ -174,7 +182,7 @@ bool is_candidate(const KernelInfo& kernel,
                   const Problem& problem,
                   const device::DeviceInfo& device) {
   return kernel.target.kind == device.kind && kernel.op == problem.op &&
-         kernel.has_weight == problem.has_weight &&
+         kernel.keys == problem.keys && kernel.has_weight == problem.has_weight &&
          (!kernel.has_weight || kernel.weight == problem.weight);
 }
 

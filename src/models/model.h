@@ -27,6 +27,13 @@ enum class Precision {
   kFaithful,   // the checkpoint's own simulation: FP8 activations, FP8 KV, FP4 indexer
 };
 
+// How keys are cached.
+enum class KvDtype : uint8_t {
+  kAuto,  // as the precision says: f32 in kReference, else BF16
+  kBf16,
+  kFp8,  // about half the bytes; rotary dimensions stay BF16
+};
+
 struct ModelInfo {
   std::string architecture;  // "deepseek_v4"
   int32_t vocab_size = 0;
@@ -36,7 +43,7 @@ struct ModelInfo {
   bool has_mtp = false;
   int32_t page_size = 0;     // tokens per page; save and restore happen at multiples of it
   int32_t max_rollback = 0;  // tokens that truncate() may take back
-  uint64_t fingerprint = 0;  // of weights, config and precision: whose state fits whose
+  uint64_t fingerprint = 0;  // of weights, config, precision and KV form: whose state fits whose
   // What decoding state takes.
   int64_t slot_bytes = 0;
   int64_t page_bytes = 0;
@@ -132,6 +139,7 @@ class Model {
 
 struct LoadOptions {
   Precision precision = Precision::kDefault;
+  KvDtype kv_dtype = KvDtype::kAuto;
   bool load_mtp = true;
   // Diagnosis of NaN logits: a pass fails with the first layer and part whose output is not finite.
   bool check_finite = false;

@@ -32,6 +32,7 @@ struct Memory {
   int32_t num_snapshots = 0;
   int32_t chunk = 512;
   int64_t host_bytes = 0;  // of a tier beyond the pool
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
 };
 
 // The bundled model without its last two layers, which are of the same kinds as the two before:
@@ -112,6 +113,7 @@ class Deterministic : public ::testing::Test {
     const auto checkpoint = checkpoint::Checkpoint::open(shallow_model_->dir());
     models::LoadOptions load;
     load.load_mtp = false;
+    load.kv_dtype = memory.kv_dtype;
     load.routing.deterministic = true;
     auto model = models::load_model(*checkpoint, *device_, load);
     EXPECT_TRUE(model.ok());
@@ -135,24 +137,24 @@ class Deterministic : public ::testing::Test {
         *options, std::move(*runner), *tokenizer_, clock_, std::move(tier));
   }
 
-  static const Outputs& one_at_a_time() {
-    static const Outputs outputs = [] {
-      Deterministic test;
-      Outputs alone;
-      auto core = test.make_core({});
-      for (const Request& request : make_requests(tokenizer_->vocab_size())) {
-        testing::Received received;
-        core->add(request, received.sink(), test.clock_.now());
-        while (!core->is_idle()) core->step();
-        alone[request.id] = received.token_ids;
-      }
-      return alone;
-    }();
-    return outputs;
+  static const Outputs& one_at_a_time(models::KvDtype kv_dtype = models::KvDtype::kAuto) {
+    static std::map<models::KvDtype, Outputs> known;
+    if (const auto found = known.find(kv_dtype); found != known.end()) return found->second;
+    Deterministic test;
+    auto core = test.make_core({.kv_dtype = kv_dtype});
+    for (const Request& request : make_requests(tokenizer_->vocab_size())) {
+      testing::Received received;
+      core->add(request, received.sink(), test.clock_.now());
+      while (!core->is_idle()) core->step();
+      known[kv_dtype][request.id] = received.token_ids;
+    }
+    return known[kv_dtype];
   }
 
   // All requests at once; some are withdrawn on the way, and give a beginning then.
-  void expect_same_outputs(EngineCore& core, uint32_t seed) {
+  void expect_same_outputs(EngineCore& core,
+                           uint32_t seed,
+                           models::KvDtype kv_dtype = models::KvDtype::kAuto) {
     std::mt19937 random(seed);
     std::map<std::string, testing::Received> received;
     for (const Request& request : make_requests(tokenizer_->vocab_size())) {
@@ -165,7 +167,7 @@ class Deterministic : public ::testing::Test {
     }
     for (const auto& [id, got] : received) {
       ASSERT_EQ(got.finishes.size(), 1U);
-      std::vector<int32_t> expected = one_at_a_time().at(id);
+      std::vector<int32_t> expected = one_at_a_time(kv_dtype).at(id);
       if (got.finishes[0].reason == FinishReason::kCancelled) {
         expected.resize(std::min(expected.size(), got.token_ids.size()));
       }
@@ -254,6 +256,31 @@ TEST_F(Deterministic, ATinyPoolWithAPrefixCachePreemptsEvictsAndResumes) {
   EXPECT_GT(stats.preemptions_total, 0);
   EXPECT_GT(stats.pages_evicted_total, 0);
   EXPECT_GT(stats.prefix_hit_tokens_total, 0);
+}
+
+// Keys are rounded when they are stored, so that every way to compute a sequence reads the same.
+TEST_F(Deterministic, Fp8KeysManyAtOnce) {
+  constexpr auto kFp8 = models::KvDtype::kFp8;
+  auto core = make_core({.num_slots = 64, .num_pages = 192, .chunk = 512, .kv_dtype = kFp8});
+  expect_same_outputs(*core, 10, kFp8);
+  EXPECT_NE(one_at_a_time(kFp8), one_at_a_time());
+}
+
+TEST_F(Deterministic, Fp8KeysPreemptedEvictedResumedAndFromHostMemory) {
+  constexpr auto kFp8 = models::KvDtype::kFp8;
+  auto core = make_core({.num_slots = 16,
+                         .num_pages = 3,
+                         .num_snapshots = 4,
+                         .chunk = 7,
+                         .host_bytes = 200'000'000,
+                         .kv_dtype = kFp8});
+  expect_same_outputs(*core, 11, kFp8);
+  expect_same_outputs(*core, 12, kFp8);
+  const EngineStats stats = core->stats();
+  EXPECT_GT(stats.preemptions_total, 0);
+  EXPECT_GT(stats.pages_evicted_total, 0);
+  EXPECT_GT(stats.prefix_hit_tokens_total, 0);
+  EXPECT_GT(stats.tier_hit_pages_total, 0);
 }
 
 }  // namespace

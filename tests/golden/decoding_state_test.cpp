@@ -27,9 +27,10 @@ void expect_same_bits(std::span<const float> actual, std::span<const float> expe
 }
 
 Loaded load_for(const std::string& name) {
-  const Path dir = name == "tiny_v4" ? tiny_v4_dir() : golden_dir(name);
-  return load(dir,
-              {.state = {.num_slots = 3, .num_pages = 3 * kPages, .max_context = kPages * 256}});
+  const bool is_tiny = name.starts_with("tiny_v4");
+  return load(is_tiny ? tiny_v4_dir() : golden_dir(name),
+              {.kv_dtype = name == "tiny_v4_fp8" ? models::KvDtype::kFp8 : models::KvDtype::kAuto,
+               .state = {.num_slots = 3, .num_pages = 3 * kPages, .max_context = kPages * 256}});
 }
 
 class DecodingState : public testing::TestWithParam<const char*> {
@@ -229,6 +230,26 @@ TEST_P(DecodingState, ReplayImposesExpertsAndEntries) {
   EXPECT_GT(max_difference(replayed.logits.back(), recorded.logits.back()), 0.0f);
 }
 
+TEST(KvForms, DoNotReadOneAnothersState) {
+  using models::KvDtype;
+  const auto load_as = [](KvDtype kv_dtype) {
+    return load(tiny_v4_dir(),
+                {.kv_dtype = kv_dtype, .state = {.num_pages = 1, .max_context = 256}});
+  };
+  const Loaded plain = load_as(KvDtype::kBf16);
+  const Loaded fp8 = load_as(KvDtype::kFp8);
+  EXPECT_NE(plain.model->info().fingerprint, fp8.model->info().fingerprint);
+  EXPECT_LT(fp8.model->info().page_bytes, plain.model->info().page_bytes * 6 / 10);
+  EXPECT_LT(fp8.model->info().snapshot_bytes, plain.model->info().snapshot_bytes);
+
+  Sequence sequence(*fp8.model);
+  sequence.run(random_ids(*fp8.model, 256, 15));
+  const std::vector<std::byte> snapshot = fp8.model->save_slot(sequence.slot()).value();
+  const Result<void> restored = plain.model->restore_slot(SlotId{0}, snapshot);
+  ASSERT_FALSE(restored.ok());
+  EXPECT_EQ(restored.error().code, Errc::kDataLoss);
+}
+
 // Passes without compute_mtp leave the MTP ring behind: it starts anew, and a window later the gap
 // is forgotten.
 TEST(MtpState, RecoversFromPassesThatLeftItOut) {
@@ -252,7 +273,7 @@ TEST(MtpState, RecoversFromPassesThatLeftItOut) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          DecodingState,
-                         testing::Values("flash_like", "pro_like", "tiny_v4"),
+                         testing::Values("flash_like", "pro_like", "tiny_v4", "tiny_v4_fp8"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

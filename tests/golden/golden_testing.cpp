@@ -37,6 +37,7 @@ Loaded load(const Path& dir, const LoadRequest& request) {
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(dir).value();
   models::LoadOptions options;
   options.precision = request.precision;
+  options.kv_dtype = request.kv_dtype;
   options.routing.allow_reference = request.isa == device::IsaLevel::kScalar;
   loaded.model = models::load_model(checkpoint, *loaded.device, options).value();
   loaded.model->reserve_state(request.state).value();

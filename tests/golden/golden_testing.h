@@ -23,6 +23,7 @@ struct Loaded {
 };
 struct LoadRequest {
   models::Precision precision = models::Precision::kReference;
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
   models::StateOptions state = {};
   device::IsaLevel isa = device::IsaLevel::kNative;
   int32_t num_threads = 1;

@@ -1,6 +1,6 @@
-// How far the default and the faithful mode may be from the reference mode. The same two-part test
-// serves every later backend: with the reference's decisions imposed, logits are close one by one;
-// running free, distributions are.
+// How far the default and the faithful mode, and FP8 keys, may be from the reference mode. The same
+// two-part test serves every later backend: with the reference's decisions imposed, logits are
+// close one by one; running free, distributions are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,8 +98,10 @@ Distance distance_to_reference(const Rows& logits) {
   return distance;
 }
 
-Rows run(models::Precision precision, const models::Decisions* replay) {
-  const Loaded loaded = load(tiny_v4_dir(), {.precision = precision});
+Rows run(models::Precision precision,
+         const models::Decisions* replay,
+         models::KvDtype kv_dtype = models::KvDtype::kAuto) {
+  const Loaded loaded = load(tiny_v4_dir(), {.precision = precision, .kv_dtype = kv_dtype});
   return Sequence(*loaded.model).run(reference().ids, {.replay = replay}).logits;
 }
 
@@ -123,6 +125,46 @@ TEST(FaithfulPrecision, PredictsNearlyAsTheReference) {
   const Distance distance = distance_to_reference(run(models::Precision::kFaithful, nullptr));
   EXPECT_LE(distance.mean_kl, 0.03);
   EXPECT_GE(distance.argmax_agreement, 0.98);
+}
+
+// What FP8 keys cost by themselves: all other arithmetic is the reference's. Keys have three
+// mantissa bits: each is off by up to 1/16 of itself.
+TEST(Fp8Keys, StayNearTheReferenceOnItsDecisions) {
+  const Distance distance = distance_to_reference(
+      run(models::Precision::kReference, &reference().decisions, models::KvDtype::kFp8));
+  EXPECT_GT(distance.max, 0);
+  EXPECT_LE(distance.max, 1.0);
+  EXPECT_LE(distance.rms, 0.2);
+  EXPECT_EQ(distance.clear_flips, 0);
+}
+
+TEST(Fp8Keys, PredictAsTheReferenceRunningFree) {
+  for (const models::Precision precision :
+       {models::Precision::kReference, models::Precision::kDefault}) {
+    const Distance distance = distance_to_reference(run(precision, nullptr, models::KvDtype::kFp8));
+    EXPECT_LE(distance.mean_kl, 0.01);
+    EXPECT_GE(distance.argmax_agreement, 0.98);
+  }
+}
+
+// The faithful mode has rounded keys to what the FP8 forms hold, so they change no bit.
+TEST(Fp8Keys, AreExactInTheFaithfulMode) {
+  const Rows plain = run(models::Precision::kFaithful, nullptr);
+  const Rows fp8 = run(models::Precision::kFaithful, nullptr, models::KvDtype::kFp8);
+  EXPECT_EQ(fp8.values, plain.values);
+}
+
+TEST(Fp8Keys, RefuseModelsWhoseKeysHaveNoWholeBlocks) {
+  const auto device = device::make_host_device({.num_threads = 1}).value();
+  const auto checkpoint = checkpoint::Checkpoint::open(golden_dir("flash_like")).value();
+  models::LoadOptions options;
+  options.kv_dtype = models::KvDtype::kFp8;
+  const auto model = models::load_model(checkpoint, *device, options);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, Errc::kUnsupported);
+  EXPECT_EQ(model.error().message,
+            "FP8 KV: head_dim - qk_rope_head_dim 48 is no multiple of 64, which a scale covers. "
+            "Fix: --kv-cache-dtype bf16.");
 }
 
 }  // namespace

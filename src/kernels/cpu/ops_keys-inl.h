@@ -10,6 +10,35 @@ struct CopyRow {
   }
 };
 
+// y[i] = code i * scale: `factor` is the scale times 2^8.
+struct WidenE4m3 {
+  const uint8_t* x;
+  Vec factor;
+  float* y;
+  template <class Part>
+  void operator()(int64_t i, Part part) const {
+    store(y + i, mul(load_e4m3_scaled(x + i, part), factor), part);
+  }
+};
+inline void widen_e4m3(const uint8_t* x, int64_t n, float scale, float* y) {
+  for_each_part(0, n, WidenE4m3{x, set1(scale * 0x1p8f), y});
+}
+
+inline float e8m0_scale(uint8_t code) {
+  const uint32_t bits = code == 0xFF ? 0x7FC00000U : static_cast<uint32_t>(code) << 23;
+  return __builtin_bit_cast(float, bits);
+}
+
+// A quant::Fp8KeyLayout row.
+inline void widen_fp8_key(const uint8_t* row, int64_t num_codes, int64_t d, float* y) {
+  const int64_t num_rotary = d - num_codes;
+  const uint8_t* scales = row + num_codes + 2 * num_rotary;
+  for (int64_t i = 0; i < num_codes; i += quant::kFp8KeyBlock) {
+    widen_e4m3(row + i, quant::kFp8KeyBlock, e8m0_scale(*scales++), y + i);
+  }
+  widen_bf16(reinterpret_cast<const uint16_t*>(row + num_codes), num_rotary, y + num_codes);
+}
+
 // The rows of one block of keys, copied or widened to f32.
 struct KeyBlock {
   // Copying pays from a few heads on: addresses 4 KB apart share a set of the first-level cache,
@@ -19,12 +48,22 @@ struct KeyBlock {
   const float* rows[kLanes];
   alignas(64) float scratch[kLanes * (kMaxKeyWidth + kPadding)];
 
-  void set(int64_t lane, const void* pool, int64_t row, int64_t d, bool is_bf16) {
+  void set(int64_t lane, const void* pool, int64_t index, int64_t d, const KeyRows& from) {
     float* copy = scratch + lane * (d + kPadding);
-    if (is_bf16) {
-      widen_bf16(static_cast<const uint16_t*>(pool) + row * d, d, copy);
-    } else {
-      for_each_part(0, d, CopyRow{static_cast<const float*>(pool) + row * d, copy});
+    const uint8_t* row = static_cast<const uint8_t*>(pool) + index * from.row_bytes;
+    switch (from.storage) {
+      case KeyStorage::kF32:
+        for_each_part(0, d, CopyRow{reinterpret_cast<const float*>(row), copy});
+        break;
+      case KeyStorage::kBf16:
+        widen_bf16(reinterpret_cast<const uint16_t*>(row), d, copy);
+        break;
+      case KeyStorage::kFp8Key:
+        widen_fp8_key(row, from.num_codes, d, copy);
+        break;
+      case KeyStorage::kFp8IndexKey:
+        widen_e4m3(row, d, *reinterpret_cast<const float*>(row + d), copy);
+        break;
     }
     rows[lane] = copy;
   }
@@ -35,7 +74,8 @@ struct KeyBlock {
 };
 
 // --- attention -----------------------------------------------------------------------------------
-// Per head and key: 2 d multiply-adds and 4 d bytes of key (2 d for bf16), the bytes once per task.
+// Per head and key: 2 d multiply-adds and 4 d bytes of key (2 d for bf16, about d for
+// FP8), the bytes once per task.
 
 // Online softmax of one head: maximum so far and the sum of exponentials relative to it.
 struct SoftmaxState {
@@ -160,10 +200,10 @@ inline void attend_heads(const AttentionTask& task) {
     for (int64_t lane = 0; lane < count; ++lane) {
       const int64_t key = first + lane;
       if (key < task.num_window) {
-        block.set(lane, task.window, task.window_rows[key], task.d, task.is_bf16);
+        block.set(lane, task.window, task.window_rows[key], task.d, task.key_rows);
       } else {
         const int64_t row = task.entry_rows[key - task.num_window];
-        block.set(lane, task.entries, row, task.d, task.is_bf16);
+        block.set(lane, task.entries, row, task.d, task.key_rows);
       }
     }
     block.pad(count);
@@ -191,7 +231,7 @@ inline void attend(const AttentionTask& task) {
 }
 
 // --- indexer -------------------------------------------------------------------------------------
-// Per head and entry: d multiply-adds; 4 d bytes per entry (2 d for bf16).
+// Per head and entry: d multiply-adds; 4 d bytes per entry (2 d for bf16, d + 4 for FP8).
 
 // scores[lane] + sum over the kHeads heads from `head` on of relu(q_h . key) * weight_h.
 template <int kHeads>
@@ -217,7 +257,7 @@ inline void indexer_scores(const IndexerTask& task) {
       const int64_t entry = first + lane;
       const int64_t page = task.pages[entry / task.entries_per_page];
       const int64_t row = page * task.entries_per_page + entry % task.entries_per_page;
-      block.set(lane, task.base, row, task.d, task.is_bf16);
+      block.set(lane, task.base, row, task.d, task.key_rows);
     }
     block.pad(count);
 

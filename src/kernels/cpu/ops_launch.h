@@ -15,6 +15,7 @@
 #include "kernels/cpu/ops_leaves.h"
 #include "kernels/cpu/ops_parallel.h"
 #include "kernels/op_args.h"
+#include "quant/fp8_key.h"
 
 namespace nibble::kernels::cpu {
 
@@ -40,6 +41,21 @@ inline constexpr int64_t kExpCost = 16;
 
 // --- attention -----------------------------------------------------------------------------------
 
+// Plain rows have d elements.
+inline KeyRows plain_rows(DType dtype, int64_t d) {
+  return {.storage = dtype == DType::kBf16 ? KeyStorage::kBf16 : KeyStorage::kF32,
+          .row_bytes = d * dtype_size(dtype)};
+}
+
+inline KeyRows attention_key_rows(const SparseAttentionArgs& args) {
+  const int64_t d = args.q.shape[2];
+  if (args.kv_dtype != DType::kF8E4m3) return plain_rows(args.kv_dtype, d);
+  const quant::Fp8KeyLayout layout{.num_codes = d - args.num_rotary, .num_rotary = args.num_rotary};
+  return {.storage = KeyStorage::kFp8Key,
+          .row_bytes = layout.row_bytes(),
+          .num_codes = layout.num_codes};
+}
+
 inline AttentionTask attention_task(const SparseAttentionArgs& args,
                                     int64_t token,
                                     int64_t head,
@@ -51,7 +67,7 @@ inline AttentionTask attention_task(const SparseAttentionArgs& args,
           .heads = heads,
           .d = d,
           .scale = args.scale,
-          .is_bf16 = args.kv_dtype == DType::kBf16,
+          .key_rows = attention_key_rows(args),
           .window = keys.window,
           .window_rows = keys.window_rows.data(),
           .num_window = static_cast<int64_t>(keys.window_rows.size()),
@@ -96,6 +112,12 @@ Result<void> OpLaunchers<kLeaves>::sparse_attention(const SparseAttentionArgs& a
 // Entries of one task of the indexer; a multiple of kEntryAlignment.
 inline constexpr int64_t kEntriesPerTask = 512;
 
+inline KeyRows index_key_rows(const IndexerScoreArgs& args) {
+  const int64_t d = args.q.shape[2];
+  if (args.key_dtype != DType::kF8E4m3) return plain_rows(args.key_dtype, d);
+  return {.storage = KeyStorage::kFp8IndexKey, .row_bytes = quant::fp8_index_key_bytes(d)};
+}
+
 inline IndexerTask indexer_task(const IndexerScoreArgs& args, int64_t token, int64_t begin) {
   static_assert(sizeof(PageId) == sizeof(int32_t));
   const PagedRows& keys = args.keys[static_cast<size_t>(token)];
@@ -104,7 +126,7 @@ inline IndexerTask indexer_task(const IndexerScoreArgs& args, int64_t token, int
           .heads = args.q.shape[1],
           .d = args.q.shape[2],
           .base = keys.base,
-          .is_bf16 = args.key_dtype == DType::kBf16,
+          .key_rows = index_key_rows(args),
           .pages = keys.pages.empty() ? nullptr : &keys.pages.front().value,
           .entries_per_page = keys.entries_per_page,
           .begin = begin,

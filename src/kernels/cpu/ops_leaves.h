@@ -10,6 +10,14 @@
 
 namespace nibble::kernels::cpu {
 
+// How a key row becomes f32.
+enum class KeyStorage : uint8_t { kF32, kBf16, kFp8Key, kFp8IndexKey };
+struct KeyRows {
+  KeyStorage storage = KeyStorage::kF32;
+  int64_t row_bytes = 0;
+  int64_t num_codes = 0;  // kFp8Key: quant::Fp8KeyLayout
+};
+
 // Query heads of one token that attend over one list of keys: window rows first, then entries.
 struct AttentionTask {
   const float* q = nullptr;     // [heads, d]
@@ -17,7 +25,7 @@ struct AttentionTask {
   int64_t heads = 0;
   int64_t d = 0;  // at most kMaxKeyWidth
   float scale = 0;
-  bool is_bf16 = false;  // element type of both pools: bf16 or f32
+  KeyRows key_rows = {};  // of both pools
   const void* window = nullptr;
   const int32_t* window_rows = nullptr;
   int64_t num_window = 0;
@@ -34,7 +42,7 @@ struct IndexerTask {
   int64_t heads = 0;
   int64_t d = 0;  // at most kMaxKeyWidth
   const void* base = nullptr;
-  bool is_bf16 = false;
+  KeyRows key_rows = {};
   const int32_t* pages = nullptr;
   int64_t entries_per_page = 0;
   int64_t begin = 0;  // a multiple of kEntryAlignment
@@ -118,7 +126,7 @@ struct OpLeaves {
   void (*widen_f16)(const uint16_t* x, int64_t n, float* y);
 };
 
-// Width of a key that fits the stack scratch into which bf16 keys are widened.
+// Width of a key that fits the stack scratch into which keys are widened.
 inline constexpr int64_t kMaxKeyWidth = 1024;
 // Streams of hyper-connections, and their mixing rows 2 M + M^2, that fit the stack scratch.
 inline constexpr int64_t kMaxHyperStreams = 8;

@@ -36,6 +36,18 @@ Vec load_f16(const uint16_t* p, Part part) {
   return _mm256_cvtph_ps(load_u16(p, part));
 }
 
+// E4M3 codes times 2^-8: their bits in the fields of F16. No code may be NaN.
+inline Vec load_e4m3_scaled(const uint8_t* p, Full = {}) {
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_cvtph_ps(
+      _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<int16_t>(0xBFFF))));
+}
+inline Vec load_e4m3_scaled(const uint8_t* p, First part) {
+  uint8_t lanes[kLanes] = {};
+  for (int64_t i = 0; i < part.n; ++i) lanes[i] = p[i];
+  return load_e4m3_scaled(lanes);
+}
+
 inline Vec set1(float x) { return _mm256_set1_ps(x); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }

@@ -33,6 +33,19 @@ Vec load_f16(const uint16_t* p, Part part) {
   return _mm512_cvtph_ps(load_u16(p, part));
 }
 
+// E4M3 codes times 2^-8: their bits in the fields of F16. No code may be NaN.
+inline Vec e4m3_to_scaled(__m128i codes) {
+  const __m256i wide = _mm256_cvtepi8_epi16(codes);
+  return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7),
+                                          _mm256_set1_epi16(static_cast<int16_t>(0xBFFF))));
+}
+inline Vec load_e4m3_scaled(const uint8_t* p, Full = {}) {
+  return e4m3_to_scaled(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Vec load_e4m3_scaled(const uint8_t* p, First part) {
+  return e4m3_to_scaled(_mm_maskz_loadu_epi8(mask_of(part), p));
+}
+
 inline Vec set1(float x) { return _mm512_set1_ps(x); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }

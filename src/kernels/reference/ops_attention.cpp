@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/reference/ops_launchers.h"
+#include "quant/fp8_key.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::reference {
@@ -12,7 +13,14 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-std::vector<float> pool_row(const void* pool, DType dtype, int64_t row, int64_t width) {
+std::vector<float> fp8_row(const void* pool, int64_t row, const quant::Fp8KeyLayout& layout) {
+  std::vector<float> values(static_cast<size_t>(layout.width()));
+  quant::decode_fp8_key(
+      static_cast<const std::byte*>(pool) + row * layout.row_bytes(), layout, values);
+  return values;
+}
+
+std::vector<float> plain_row(const void* pool, DType dtype, int64_t row, int64_t width) {
   std::vector<float> values(static_cast<size_t>(width));
   for (int64_t i = 0; i < width; ++i) {
     const int64_t element = row * width + i;
@@ -24,14 +32,17 @@ std::vector<float> pool_row(const void* pool, DType dtype, int64_t row, int64_t 
 }
 
 // The visible keys of one token as f32 rows: window first, then entries.
-std::vector<std::vector<float>> visible_rows(const KeySet& keys, DType dtype, int64_t width) {
+std::vector<std::vector<float>> visible_rows(const KeySet& keys, const SparseAttentionArgs& args) {
+  const int64_t width = args.q.shape[2];
+  const quant::Fp8KeyLayout layout{.num_codes = width - args.num_rotary,
+                                   .num_rotary = args.num_rotary};
+  const auto pool_row = [&](const void* pool, int64_t row) {
+    return args.kv_dtype == DType::kF8E4m3 ? fp8_row(pool, row, layout)
+                                           : plain_row(pool, args.kv_dtype, row, width);
+  };
   std::vector<std::vector<float>> rows;
-  for (const int32_t row : keys.window_rows) {
-    rows.push_back(pool_row(keys.window, dtype, row, width));
-  }
-  for (const int32_t row : keys.entry_rows) {
-    rows.push_back(pool_row(keys.entries, dtype, row, width));
-  }
+  for (const int32_t row : keys.window_rows) rows.push_back(pool_row(keys.window, row));
+  for (const int32_t row : keys.entry_rows) rows.push_back(pool_row(keys.entries, row));
   return rows;
 }
 
@@ -74,7 +85,7 @@ Result<void> sparse_attention(const SparseAttentionArgs& args, device::Stream&) 
   const int64_t heads = args.q.shape[1];
   const int64_t d = args.q.shape[2];
   for (int64_t t = 0; t < args.q.num_rows(); ++t) {
-    const auto keys = visible_rows(args.keys[static_cast<size_t>(t)], args.kv_dtype, d);
+    const auto keys = visible_rows(args.keys[static_cast<size_t>(t)], args);
     for (int64_t h = 0; h < heads; ++h) {
       attend(args.q.row<float>(t) + h * d,
              keys,

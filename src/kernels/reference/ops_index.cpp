@@ -7,6 +7,7 @@
 
 #include "kernels/reference/ops_launchers.h"
 #include "kernels/reference/ops_rank.h"
+#include "quant/fp8_key.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::reference {
@@ -23,6 +24,20 @@ float element(const void* data, DType dtype, int64_t index) {
   }
 }
 
+// A row of index keys as f32.
+std::vector<float> index_key(const void* base, DType dtype, int64_t row, int64_t width) {
+  std::vector<float> key(static_cast<size_t>(width));
+  if (dtype == DType::kF8E4m3) {
+    quant::decode_fp8_index_key(
+        static_cast<const std::byte*>(base) + row * quant::fp8_index_key_bytes(width), key);
+    return key;
+  }
+  for (int64_t i = 0; i < width; ++i) {
+    key[static_cast<size_t>(i)] = element(base, dtype, row * width + i);
+  }
+  return key;
+}
+
 int64_t pool_row(const PagedRows& rows, int64_t entry) {
   const PageId page = rows.pages[static_cast<size_t>(entry / rows.entries_per_page)];
   return int64_t{page.value} * rows.entries_per_page + entry % rows.entries_per_page;
@@ -36,13 +51,13 @@ Result<void> indexer_score(const IndexerScoreArgs& args, device::Stream&) {
   for (int64_t t = 0; t < args.q.num_rows(); ++t) {
     const PagedRows& keys = args.keys[static_cast<size_t>(t)];
     for (int64_t c = 0; c < keys.count; ++c) {
-      const int64_t first = pool_row(keys, c) * d;
+      const std::vector<float> key = index_key(keys.base, args.key_dtype, pool_row(keys, c), d);
       double score = 0;
       for (int64_t h = 0; h < heads; ++h) {
         const float* q = args.q.row<float>(t) + h * d;
         double dot = 0;
         for (int64_t i = 0; i < d; ++i) {
-          dot += static_cast<double>(q[i]) * element(keys.base, args.key_dtype, first + i);
+          dot += static_cast<double>(q[i]) * key[static_cast<size_t>(i)];
         }
         score += std::max(dot, 0.0) * args.head_weights.row<float>(t)[h];
       }

@@ -8,10 +8,18 @@ constexpr KernelInfo row(std::string_view name, Op op, Launch launch) {
   return {.name = name, .op = op, .verified = kCpuVerified, .launch = launch};
 }
 
+constexpr KernelInfo fp8_keys(std::string_view name, Op op, Launch launch) {
+  KernelInfo kernel = row(name, op, launch);
+  kernel.keys = KeyForm::kFp8;
+  return kernel;
+}
+
 // clang-format off
 constexpr KernelInfo kTable[] = {
     row("sparse_attention.cpu.scalar", Op::kSparseAttention, &reference::sparse_attention),
     row("indexer_score.cpu.scalar", Op::kIndexerScore, &reference::indexer_score),
+    fp8_keys("sparse_attention.fp8_keys.cpu.scalar", Op::kSparseAttention, &reference::sparse_attention),
+    fp8_keys("indexer_score.fp8_keys.cpu.scalar", Op::kIndexerScore, &reference::indexer_score),
     row("top_k.cpu.scalar", Op::kTopK, &reference::top_k),
     row("rms_norm.cpu.scalar", Op::kRmsNorm, &reference::rms_norm),
     row("rope.cpu.scalar", Op::kRope, &reference::rope),

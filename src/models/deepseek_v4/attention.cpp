@@ -77,9 +77,8 @@ void store_window(const Pass& pass,
   for_each_row(range.size(), pass.stream, [&](int64_t i) {
     const int32_t row = range.begin + static_cast<int32_t>(i);
     const Ring ring = pass.state.ring(batch.sequence_of(row).slot, layer.window);
-    store_kv_row(std::span(kv.row<float>(row), width),
-                 pass.numerics.kv_dtype,
-                 ring.row(batch.positions[static_cast<size_t>(row)]));
+    pass.state.key_vectors().store(std::span(kv.row<float>(row), width),
+                                   ring.row(batch.positions[static_cast<size_t>(row)]));
   });
 }
 
@@ -139,7 +138,8 @@ Result<void> attend(Pass& pass,
             .q = q.rows(range.begin, range.size()).reshaped(shape),
             .keys = std::span<const kernels::KeySet>(pass.workspace.key_sets)
                         .first(static_cast<size_t>(range.size())),
-            .kv_dtype = pass.numerics.kv_dtype,
+            .kv_dtype = pass.state.key_vectors().dtype,
+            .num_rotary = pass.config.qk_rope_head_dim,
             .sink = weights.sink.data(),
             .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d))),
             .out = out.rows(range.begin, range.size()).reshaped(shape)},

@@ -119,8 +119,7 @@ void list_new_entries(const Pass& pass,
   }
 }
 
-void store_entries(const Pass& pass,
-                   const Compressor& compressor,
+void store_entries(const Compressor& compressor,
                    const LayerState& layer,
                    const Batch& batch,
                    const TensorView& entries) {
@@ -131,9 +130,9 @@ void store_entries(const Pass& pass,
     const int32_t end = sequence.position_end() / ratio;
     const std::span<const int32_t> pool_rows = batch.entries(ratio).first(s, end);
     for (int32_t c = sequence.position_begin / ratio; c < end; ++c, ++row) {
-      store_kv_row(std::span(entries.row<float>(row), static_cast<size_t>(compressor.width)),
-                   pass.numerics.kv_dtype,
-                   compressor.pool->row(pool_rows[static_cast<size_t>(c)]));
+      compressor.pool->form.store(
+          std::span(entries.row<float>(row), static_cast<size_t>(compressor.width)),
+          compressor.pool->row(pool_rows[static_cast<size_t>(c)]));
     }
   }
 }
@@ -176,7 +175,7 @@ Result<void> form_entries(Pass& pass,
       simulate_kv(entries, pass.config.qk_nope_head_dim(), pass.stream);
     }
   }
-  store_entries(pass, compressor, layer, batch, entries);
+  store_entries(compressor, layer, batch, entries);
   return {};
 }
 

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <span>
+#include <cstdint>
 
 #include "base/checked_math.h"
 #include "device/device.h"
-#include "quant/numeric.h"
-#include "tensor/dtype.h"
 
 namespace nibble::models::deepseek_v4 {
 
@@ -21,16 +17,6 @@ void for_each_row(int64_t num_rows, device::Stream& stream, F&& f) {
     const int64_t end = std::min((task + 1) * kRowsPerTask, num_rows);
     for (int64_t row = task * kRowsPerTask; row < end; ++row) f(row);
   });
-}
-
-// Writes a key row into a pool of f32 or bf16.
-inline void store_kv_row(std::span<const float> row, DType dtype, std::byte* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, row.data(), row.size_bytes());
-    return;
-  }
-  auto* bits = reinterpret_cast<uint16_t*>(out);
-  for (size_t i = 0; i < row.size(); ++i) bits[i] = quant::f32_to_bf16(row[i]);
 }
 
 }  // namespace nibble::models::deepseek_v4

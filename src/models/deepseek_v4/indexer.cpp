@@ -100,7 +100,7 @@ Result<void> score_rows(Pass& pass,
           .q = q,
           .head_weights = head_weights.rows(range.begin, range.size()),
           .keys = std::span<const kernels::PagedRows>(ws.paged_rows).subspan(begin, count),
-          .key_dtype = pass.numerics.kv_dtype,
+          .key_dtype = layer.index_entries.form.dtype,
           .scores = scores},
       pass.stream));
   return pass.ops.top_k.launch(

@@ -270,9 +270,10 @@ Result<std::unique_ptr<Model>> load(const checkpoint::ConfigReader& reader,
                                     device::Device& device,
                                     const LoadOptions& options) {
   TRY_ASSIGN(Config config, parse_config(reader));
-  const Numerics numerics = numerics_of(options.precision);
+  const Numerics numerics = numerics_of(options.precision, options.kv_dtype);
+  if (numerics.kv_dtype == DType::kF8E4m3) TRY(check_fp8_key_sizes(config));
   TRY_ASSIGN(Weights weights, load_weights(checkpoint, config, numerics, device.info(), options));
-  TRY_ASSIGN(Ops ops, route_ops(config, device.info(), options.routing));
+  TRY_ASSIGN(Ops ops, route_ops(config, numerics, device.info(), options.routing));
   return std::unique_ptr<Model>(std::make_unique<DeepseekV4>(std::move(config),
                                                              numerics,
                                                              std::move(weights),

@@ -21,7 +21,23 @@ Error does_not_fit(std::string_view name,
       what));
 }
 
+DType stored_dtype(Precision precision, KvDtype kv_dtype) {
+  if (kv_dtype == KvDtype::kFp8) return DType::kF8E4m3;
+  const bool is_plain = kv_dtype == KvDtype::kAuto && precision == Precision::kReference;
+  return is_plain ? DType::kF32 : DType::kBf16;
+}
+
 }  // namespace
+
+Numerics numerics_of(Precision precision, KvDtype kv_dtype) {
+  const auto coarse =
+      precision == Precision::kReference ? kernels::Activation::kF32 : kernels::Activation::kBf16;
+  return {.precision = precision,
+          .activation = coarse,
+          .head_activation = precision == Precision::kDefault ? coarse : kernels::Activation::kF32,
+          .kv_dtype = stored_dtype(precision, kv_dtype),
+          .is_simulated = precision == Precision::kFaithful};
+}
 
 Result<void> check_simulated_sizes(const Config& config) {
   if (config.qk_nope_head_dim() % 64 != 0) {

@@ -14,29 +14,13 @@ struct Numerics {
   Precision precision = Precision::kReference;
   kernels::Activation activation = kernels::Activation::kF32;       // projections, experts
   kernels::Activation head_activation = kernels::Activation::kF32;  // LM head
-  DType kv_dtype = DType::kF32;                                     // window and entry pools
-  bool is_simulated = false;  // FP8 activations and KV, FP4 indexer, BF16 between the steps
+  DType kv_dtype = DType::kF32;  // window and entry pools; kF8E4m3: the FP8 forms (spec 6.1)
+  bool is_simulated = false;     // FP8 activations and KV, FP4 indexer, BF16 between the steps
 };
 
 // Router gates, compressor and indexer-weight projections are always f32: selections and long sums
 // hang on them.
-inline Numerics numerics_of(Precision precision) {
-  switch (precision) {
-    case Precision::kReference:
-      return {.precision = precision};
-    case Precision::kDefault:
-      return {.precision = precision,
-              .activation = kernels::Activation::kBf16,
-              .head_activation = kernels::Activation::kBf16,
-              .kv_dtype = DType::kBf16};
-    case Precision::kFaithful:
-      break;
-  }
-  return {.precision = precision,
-          .activation = kernels::Activation::kBf16,
-          .kv_dtype = DType::kBf16,
-          .is_simulated = true};
-}
+Numerics numerics_of(Precision precision, KvDtype kv_dtype = KvDtype::kAuto);
 
 // kUnsupported when the quantisers of the faithful mode do not fit the model's sizes; names the
 // size.

@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "kernels/kernel.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/numerics.h"
 
 namespace nibble::models::deepseek_v4 {
 
@@ -33,6 +34,7 @@ struct Ops {
 
 // kUnsupported when an op has no kernel for this device.
 Result<Ops> route_ops(const Config& config,
+                      const Numerics& numerics,
                       const device::DeviceInfo& device,
                       const kernels::RouteOptions& routing);
 

@@ -66,23 +66,26 @@ class SlotLayout final {
 
 constexpr int64_t kF32Bytes = sizeof(float);
 
-LayerState lay_out_layer(const Config& config, int32_t ratio, DType kv_dtype, SlotLayout& layout) {
+// The rings of a layer, and the forms of its entries.
+LayerState lay_out_layer(const Config& config,
+                         int32_t ratio,
+                         const Numerics& numerics,
+                         SlotLayout& layout) {
+  const KeyRowForm vectors = key_vector_form(config, numerics);
   LayerState layer{.compress_ratio = ratio};
-  layer.window = layout.add(config.sliding_window + kMaxAttentionChunk,
-                            config.head_dim * dtype_size(kv_dtype),
-                            config.sliding_window);
+  layer.window = layout.add(
+      config.sliding_window + kMaxAttentionChunk, vectors.row_bytes(), config.sliding_window);
   if (ratio != 0) {
     layer.compressor = layout.add(ring_capacity(ratio),
                                   compressor_row_width(config, ratio) * kF32Bytes,
                                   rows_before_boundary(ratio));
+    layer.entries = {.form = vectors, .row_bytes = vectors.row_bytes()};
+  }
+  if (ratio == 4) {
+    const KeyRowForm index_keys = index_key_form(config, numerics);
+    layer.index_entries = {.form = index_keys, .row_bytes = index_keys.row_bytes()};
   }
   return layer;
-}
-
-Result<EntryPool> make_pool(device::Device& device, int64_t rows, int64_t width, DType dtype) {
-  EntryPool pool{.row_bytes = width * dtype_size(dtype)};
-  TRY_ASSIGN(pool.storage, device.allocate(rows * pool.row_bytes));
-  return pool;
 }
 
 }  // namespace
@@ -100,19 +103,16 @@ StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_
     return round_up(ring.capacity * ring.row_bytes, 64);
   };
   const auto saved_bytes = [](const RingSpec& ring) { return ring.saved_rows * ring.row_bytes; };
-  const int64_t value_bytes = dtype_size(numerics.kv_dtype);
   for (int32_t l = 0; l < config.num_hidden_layers + (has_mtp ? 1 : 0); ++l) {
     const int32_t ratio = config.compress_ratio(l);
-    const LayerState layer = lay_out_layer(config, ratio, numerics.kv_dtype, layout);
+    const LayerState layer = lay_out_layer(config, ratio, numerics, layout);
     bytes.windows += ring_bytes(layer.window);
     bytes.compressors += ring_bytes(layer.compressor);
     bytes.snapshot += saved_bytes(layer.window) + saved_bytes(layer.compressor);
     if (ratio == 0) continue;
-    const int64_t entries = layer.entries_per_page() * config.head_dim * value_bytes;
+    const int64_t entries = layer.entries_per_page() * layer.entries.row_bytes;
     (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries;
-    if (ratio == 4) {
-      bytes.index_entries += layer.entries_per_page() * config.index_head_dim * value_bytes;
-    }
+    bytes.index_entries += layer.entries_per_page() * layer.index_entries.row_bytes;
   }
   if (has_mtp) {
     const int64_t row = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
@@ -123,16 +123,18 @@ StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_
   return bytes;
 }
 
-StateBytes quantised_state_bytes(const Config& config,
-                                 int32_t num_draft_layers,
-                                 bool has_rollback) {
+StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options) {
   // 448 codes, 64 BF16, one E8M0 per 64 codes, padded to 8: 584 bytes in the released models.
   const int64_t codes = config.qk_nope_head_dim();
-  const int64_t vector = round_up(codes + 2 * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
-  const int64_t index_key = config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
-  const int64_t rings = has_rollback ? 2 : 1;
+  const int64_t vector =
+      options.is_bf16 ? int64_t{2} * config.head_dim
+                      : round_up(codes + 2 * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
+  const int64_t index_key = options.is_bf16
+                                ? int64_t{2} * config.index_head_dim
+                                : config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
+  const int64_t rings = options.has_rollback ? 2 : 1;
   StateBytes bytes;
-  for (int32_t l = 0; l < config.num_hidden_layers + num_draft_layers; ++l) {
+  for (int32_t l = 0; l < config.num_hidden_layers + options.num_draft_layers; ++l) {
     const int32_t ratio = config.compress_ratio(l);
     bytes.windows += config.sliding_window * vector;
     bytes.snapshot += config.sliding_window * vector;
@@ -144,7 +146,7 @@ StateBytes quantised_state_bytes(const Config& config,
     (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries * vector;
     if (ratio == 4) bytes.index_entries += entries * index_key;
   }
-  if (num_draft_layers > 0) {
+  if (options.num_draft_layers > 0) {
     bytes.streams = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
   }
   return bytes;
@@ -157,18 +159,16 @@ Result<DecodingState> DecodingState::make(const Config& config,
                                           device::Device& device) {
   DecodingState state;
   state.options_ = options;
+  state.key_vectors_ = key_vector_form(config, numerics);
   SlotLayout layout;
   const int32_t num_layers = config.num_hidden_layers + (has_mtp ? 1 : 0);
   for (int32_t l = 0; l < num_layers; ++l) {
     const int32_t ratio = l < config.num_hidden_layers ? config.compress_ratio(l) : 0;
-    LayerState layer = lay_out_layer(config, ratio, numerics.kv_dtype, layout);
-    if (ratio != 0) {
+    LayerState layer = lay_out_layer(config, ratio, numerics, layout);
+    for (EntryPool* pool : {&layer.entries, &layer.index_entries}) {
+      if (pool->row_bytes == 0) continue;
       const int64_t rows = int64_t{options.num_pages} * layer.entries_per_page();
-      TRY_ASSIGN(layer.entries, make_pool(device, rows, config.head_dim, numerics.kv_dtype));
-      if (ratio == 4) {
-        TRY_ASSIGN(layer.index_entries,
-                   make_pool(device, rows, config.index_head_dim, numerics.kv_dtype));
-      }
+      TRY_ASSIGN(pool->storage, device.allocate(rows * pool->row_bytes));
     }
     state.layers_.push_back(std::move(layer));
   }
@@ -309,10 +309,11 @@ Result<void> DecodingState::restore(SlotId slot,
                                  kSnapshotVersion));
   }
   if (header.fingerprint != fingerprint) {
-    return data_loss(fmt::format(
-        "snapshot: made by model {:016x}, this is model {:016x} (weights, config, precision)",
-        header.fingerprint,
-        fingerprint));
+    return data_loss(
+        fmt::format("snapshot: made by model {:016x}, this is model {:016x} (weights, config, "
+                    "precision, KV form)",
+                    header.fingerprint,
+                    fingerprint));
   }
   if (header.payload_bytes != static_cast<int64_t>(payload.size()) ||
       header.checksum != checksum_of(header, payload) || header.length < 0 ||

@@ -13,6 +13,7 @@
 #include "device/buffer.h"
 #include "device/device.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/key_rows.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/model.h"
 
@@ -49,8 +50,14 @@ struct StateBytes {
 StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp);
 
 // What the planned GPU layout takes (spec 6.1, 6.2): vectors as E4M3 with BF16 rotary dimensions,
-// indexer keys as FP4. `has_rollback` doubles the compressor rings, as drafts need.
-StateBytes quantised_state_bytes(const Config& config, int32_t num_draft_layers, bool has_rollback);
+// indexer keys as FP4; or both plain in BF16. `has_rollback` doubles the compressor rings, as
+// drafts need.
+struct GpuStateOptions {
+  int32_t num_draft_layers = 0;
+  bool has_rollback = false;
+  bool is_bf16 = false;
+};
+StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options);
 
 // Rows by position: position p lies in row p mod capacity.
 struct Ring {
@@ -71,9 +78,10 @@ struct RingSpec {
   int32_t saved_rows = 0;
 };
 
-// Compressed entries of one layer in all pages: [num_pages * entries_per_page, width].
+// Compressed entries of one layer in all pages: [num_pages * entries_per_page] rows of `form`.
 struct EntryPool {
   device::Buffer storage = {};
+  KeyRowForm form = {};
   int64_t row_bytes = 0;
 
   std::byte* row(int64_t index) const { return storage.data() + index * row_bytes; }
@@ -81,11 +89,11 @@ struct EntryPool {
 
 struct LayerState {
   int32_t compress_ratio = 0;
-  RingSpec window = {};  // [head_dim] of kv_dtype
+  RingSpec window = {};  // key vectors
   RingSpec compressor =
       {};  // f32 rows of the compressor projections without the indexer's head weights
-  EntryPool entries = {};        // [head_dim] of kv_dtype
-  EntryPool index_entries = {};  // [index_head_dim] of kv_dtype; ratio 4
+  EntryPool entries = {};        // key vectors
+  EntryPool index_entries = {};  // keys of the indexer; ratio 4
 
   int32_t entries_per_page() const { return kPageSize / compress_ratio; }
 };
@@ -114,6 +122,7 @@ class DecodingState final {
 
   SlotStatus& status(SlotId slot) { return statuses_[static_cast<size_t>(slot.value)]; }
   const SlotStatus& status(SlotId slot) const { return statuses_[static_cast<size_t>(slot.value)]; }
+  const KeyRowForm& key_vectors() const { return key_vectors_; }  // of windows and entries
   bool has_slot(SlotId slot) const { return slot.value >= 0 && slot.value < options_.num_slots; }
 
   Ring ring(SlotId slot, const RingSpec& spec) const;
@@ -138,6 +147,7 @@ class DecodingState final {
   int64_t snapshot_payload_bytes(int32_t length) const;
 
   StateOptions options_;
+  KeyRowForm key_vectors_;
   std::vector<LayerState> layers_;
   RingSpec streams_;
   int64_t slot_bytes_ = 0;

@@ -53,10 +53,18 @@ constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits lim
           .launch = launch};
 }
 
+constexpr KernelInfo fp8_keys(std::string_view name, Op op, Launch launch) {
+  KernelInfo kernel = row(name, op, launch, {.k_max = kMaxKeyWidth});
+  kernel.keys = KeyForm::kFp8;
+  return kernel;
+}
+
 // clang-format off
 constexpr KernelInfo kTable[] = {
     row("sparse_attention.avx2.simd", Op::kSparseAttention, &Launchers::sparse_attention, {.k_max = kMaxKeyWidth}),
     row("indexer_score.avx2.simd", Op::kIndexerScore, &Launchers::indexer_score, {.k_max = kMaxKeyWidth}),
+    fp8_keys("sparse_attention.fp8_keys.avx2.simd", Op::kSparseAttention, &Launchers::sparse_attention),
+    fp8_keys("indexer_score.fp8_keys.avx2.simd", Op::kIndexerScore, &Launchers::indexer_score),
     row("top_k.avx2.simd", Op::kTopK, &Launchers::top_k),
     row("rms_norm.avx2.simd", Op::kRmsNorm, &Launchers::rms_norm),
     row("rope.avx2.simd", Op::kRope, &Launchers::rope),
