@@ -57,7 +57,7 @@ FakeModelRunner::FakeModelRunner(FakeModelOptions options)
             .vocab_size = options_.vocab_size,
             .max_position_embeddings = options_.num_pages * options_.page_size,
             .page_size = options_.page_size,
-            .page_bytes = options_.page_size * int64_t{sizeof(int32_t)},
+            .page_bytes = options_.page_size * options_.token_bytes,
             .snapshot_bytes =
                 options_.snapshot_pages * options_.page_size * int64_t{sizeof(int32_t)}},
       histories_(static_cast<size_t>(options_.num_slots)),
@@ -104,15 +104,15 @@ std::span<int32_t> FakeModelRunner::page_tokens(PageId page) {
 
 Result<void> FakeModelRunner::save_page(PageId page, std::span<std::byte> out) {
   const auto tokens = page_tokens(page);
-  CHECK(out.size() == tokens.size_bytes());
-  std::memcpy(out.data(), tokens.data(), out.size());
+  CHECK(static_cast<int64_t>(out.size()) == info_.page_bytes);
+  std::memcpy(out.data(), tokens.data(), tokens.size_bytes());
   return {};
 }
 
 Result<void> FakeModelRunner::restore_page(PageId page, std::span<const std::byte> entries) {
   const auto tokens = page_tokens(page);
-  CHECK(entries.size() == tokens.size_bytes());
-  std::memcpy(tokens.data(), entries.data(), entries.size());
+  CHECK(static_cast<int64_t>(entries.size()) == info_.page_bytes);
+  std::memcpy(tokens.data(), entries.data(), tokens.size_bytes());
   return {};
 }
 

@@ -55,7 +55,8 @@ struct FakeModelOptions {
   int32_t num_slots = 1;
   int32_t num_pages = 16;
   int32_t num_snapshots = 0;
-  int64_t snapshot_pages = 2;  // a snapshot takes the bytes of so many pages
+  int64_t token_bytes = sizeof(int32_t);  // of a token's entries, at least this
+  int64_t snapshot_pages = 2;  // a snapshot takes the bytes of so many pages of the least size
   int32_t max_tokens_per_step = 8;
   LogitsFn logits;
 };

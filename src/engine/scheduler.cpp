@@ -227,6 +227,11 @@ void Scheduler::split_prefill(int32_t budget, std::vector<int32_t>& num_tokens) 
         split_between_owners(std::span(indices).subspan(begin, end - begin), budget, num_tokens);
     begin = end;
   }
+  // A budget smaller than the number of owners leaves some without.
+  if (!indices.empty() && !running_.front()->is_decoding() && num_tokens.front() == 0) {
+    --*std::ranges::max_element(num_tokens);
+    ++num_tokens.front();
+  }
 }
 
 // Adds to num_tokens of `indices`; returns what it gave.

@@ -17,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -74,6 +75,8 @@ class Scheduler final {
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  // Tokens computed for an owner of live requests, by which the queue is served.
+  int64_t served(const std::string& owner) const { return shares_.served(owner); }
   KvManager& kv() { return kv_; }
   const KvManager& kv() const { return kv_; }
   // Stops the process unless every page is free, cached, or held by exactly one sequence.

@@ -104,6 +104,17 @@ TEST_F(SchedulerTest, PrefillKeepsTheGapOfDecodingSequencesWithinTheBound) {
   EXPECT_EQ(run_step(scheduler), "b1000");  // nobody waits
 }
 
+TEST_F(SchedulerTest, TheOldestAdvancesWhereTheBudgetIsLessThanATokenForEachOwner) {
+  Scheduler scheduler({.num_slots = 3,
+                       .kv = {.num_pages = 32, .page_size = 4},
+                       .max_tokens_per_step = 16,
+                       .prefill_chunk_tokens = 2});
+  scheduler.add(make_sequence("a", 5, "three"));
+  scheduler.add(make_sequence("b", 5, "one"));
+  scheduler.add(make_sequence("c", 5, "two"));
+  EXPECT_EQ(run_step(scheduler), "a1 b1");
+}
+
 TEST_F(SchedulerTest, HigherPrioritiesStartAndPrefillFirst) {
   Scheduler scheduler({.num_slots = 3,
                        .kv = {.num_pages = 32, .page_size = 4},
