@@ -538,6 +538,13 @@ void add_serve(CLI::App& root, ServeFlags& flags) {
       ->type_name("X")
       ->group(group);
   app.add_flag("--think", flags.think, "Reason before answering")->group(group);
+  app.add_option("--reasoning-field",
+                 flags.reasoning_fields,
+                 "What chat answers call their reasoning; may be given twice for both names")
+      ->check(CLI::IsMember({"reasoning_content", "reasoning"}))
+      ->allow_extra_args(false)
+      ->type_name("NAME")
+      ->capture_default_str();
 }
 
 void add_tokenize(CLI::App& root, TokenizeFlags& flags) {

@@ -127,6 +127,7 @@ struct ServeFlags {
   std::optional<float> temperature;
   std::optional<float> top_p;
   bool think = false;
+  std::vector<std::string> reasoning_fields = {"reasoning_content"};
 
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one

@@ -76,6 +76,7 @@ server::ModelConfig model_config(const ServeFlags& flags, const Session& session
   config.default_sampling = sampling_params(sampling, session.defaults.generation);
   if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;
   config.generation = session.defaults.chat_generation;
+  config.reasoning_fields = flags.reasoning_fields;
   return config;
 }
 

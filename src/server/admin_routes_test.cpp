@@ -27,10 +27,13 @@ json::Value body_of(const TestResponse& response) { return json::parse(response.
 // A request that is being computed until it is aborted.
 class Running final {
  public:
-  Running(TestServer& server, std::string_view headers) : client_(server.port()) {
+  Running(TestServer& server, std::string_view headers, std::string_view fields = {})
+      : client_(server.port()) {
     server.hold();
-    client_.send(post_request(
-        "/v1/chat/completions", chat_body(R"(, "stream": true, "ignore_eos": true)"), headers));
+    client_.send(
+        post_request("/v1/chat/completions",
+                     chat_body(R"(, "stream": true, "ignore_eos": true)" + std::string(fields)),
+                     headers));
     client_.read_until("assistant");
   }
   // What came after the first event, up to the end of the response.
@@ -102,6 +105,17 @@ TEST(AbortRequest, EndsARequestById) {
   EXPECT_EQ(integer_at(body_of(http_post(server.port(), "/abort_request", R"({"rid": "mine"})")),
                        "aborted"),
             0);
+}
+
+TEST(AbortRequest, KnowsTheIdsOfBodies) {
+  for (const std::string key : {"rid", "request_id"}) {
+    TestServer server;
+    Running running(server, "", ", \"" + key + "\": \"mine\"");
+    EXPECT_EQ(integer_at(body_of(http_post(server.port(), "/abort_request", R"({"rid": "mine"})")),
+                         "aborted"),
+              1);
+    EXPECT_THAT(running.rest(), HasSubstr("aborted"));
+  }
 }
 
 TEST(AbortRequest, WantsAnId) {

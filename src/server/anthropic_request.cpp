@@ -25,6 +25,7 @@ constexpr const char* kIgnoredFields[] = {"metadata",
                                           "user_profile_id",
                                           "workspace_id",
                                           "diagnostics",
+                                          "context_management",
                                           "speed"};
 
 // A client's note for the vendor's billing, in front of the system prompt. It changes with every

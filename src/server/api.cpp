@@ -304,7 +304,7 @@ void Api::on_response(const HttpOutcome& outcome) {
   const Route* route = request == nullptr ? nullptr : find_route(request->path);
   metrics_.on_response(route == nullptr ? "other" : route->path, outcome.status);
   if (request == nullptr) return;
-  live_.remove_ended(request->id);
+  live_.remove_ended();
   if (!outcome.note.empty() && outcome.status == 200) {
     constexpr double kWeight = 0.1;
     mean_generation_seconds_ += kWeight * (to_seconds(outcome.elapsed) - mean_generation_seconds_);

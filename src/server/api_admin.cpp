@@ -6,6 +6,7 @@
 #include "server/api.h"
 #include "server/error_response.h"
 #include "server/field_reader.h"
+#include "server/reply_common.h"
 #include "server/request_body.h"
 #include "server/token_routes.h"
 
@@ -52,8 +53,8 @@ HttpResponse Api::server_info(const HttpRequest&) {
                          {"vocab_size", model.vocab_size},
                          {"page_size", engine_.model_info().page_size},
                          {"num_pages", stats.num_pages_total},
-                         {"temperature", static_cast<double>(model.default_sampling.temperature)},
-                         {"top_p", static_cast<double>(model.default_sampling.top_p)},
+                         {"temperature", readable(model.default_sampling.temperature)},
+                         {"top_p", readable(model.default_sampling.top_p)},
                          {"thinking", model.default_thinking == text::ThinkingMode::kThinking},
                          {"request_timeout_seconds", to_seconds(options_.request_timeout)},
                          {"kernels", std::move(kernels)}}));

@@ -117,10 +117,12 @@ void ChatReply::append_piece(int32_t index, const TurnPiece& piece, std::string&
     append_chunk(
         index, json::make_object({{"tool_calls", json::Array{std::move(fragment)}}}), events);
   };
+  json::Object delta;
   switch (piece.kind) {
     case TurnPiece::Kind::kReasoning:
       if (!options_.include_reasoning) return;
-      return append_chunk(index, json::make_object({{"reasoning_content", piece.text}}), events);
+      set_reasoning(delta, piece.text);
+      return append_chunk(index, std::move(delta), events);
     case TurnPiece::Kind::kContent:
       return append_chunk(index, json::make_object({{"content", piece.text}}), events);
     case TurnPiece::Kind::kCallBegin:
@@ -156,6 +158,10 @@ void ChatReply::append_finish(int32_t index, std::string& events) {
 
 void ChatReply::set_token_ids(json::Object& choice, json::Array token_ids) const {
   if (options_.prompt_ids) choice.set("token_ids", std::move(token_ids));
+}
+
+void ChatReply::set_reasoning(json::Object& message, const std::string& text) const {
+  for (const std::string& field : options_.reasoning_fields) message.set(field, text);
 }
 
 json::Object ChatReply::chunk(json::Array choices) const {
@@ -210,7 +216,7 @@ json::Object ChatReply::message_object(const AssistantTurn& turn) const {
   const bool is_null = message.content.empty() && !message.tool_calls.empty();
   object.set("content", is_null ? json::Value() : json::Value(message.content));
   if (message.reasoning_content && options_.include_reasoning) {
-    object.set("reasoning_content", *message.reasoning_content);
+    set_reasoning(object, *message.reasoning_content);
   }
   if (message.tool_calls.empty()) return object;
   json::Array calls;

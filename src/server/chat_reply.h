@@ -22,6 +22,7 @@ class ChatReply final {
     ReplyEnvelope envelope;
     text::OutputParser::Options parser;
     bool include_reasoning = true;
+    std::vector<std::string> reasoning_fields = {"reasoning_content"};
     bool wants_logprobs = false;
     bool wants_prompt_logprobs = false;  // not streaming
     int32_t num_choices = 1;
@@ -57,6 +58,7 @@ class ChatReply final {
   void append_chunk(int32_t index, json::Object delta, std::string& events);
   void append_finish(int32_t index, std::string& events);
   void set_token_ids(json::Object& choice, json::Array token_ids) const;
+  void set_reasoning(json::Object& message, const std::string& text) const;
   json::Object chunk(json::Array choices) const;
   json::Object choice_object(int32_t index) const;
   json::Object message_object(const AssistantTurn& turn) const;

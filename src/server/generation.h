@@ -47,6 +47,7 @@ struct GenerationPlan {
   // events are kept, for clients that follow it later.
   bool is_background = false;
   std::string response_id = {};  // of a reply that is kept
+  std::string client_id = {};    // what the body calls the request; often empty
 };
 
 // The events of a stream behind the one with that sequence number; events count from 0.
@@ -86,6 +87,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
 
   bool is_over() const { return is_over_; }
   const std::string& response_id() const { return plan_.response_id; }
+  const std::string& client_id() const { return plan_.client_id; }
   // Work in the background: streams its events to one more client, those up to the sequence number
   // `starting_after` left out.
   void follow(Exchange exchange, int64_t starting_after);

@@ -20,8 +20,6 @@ constexpr const char* kIgnoredFields[] = {"user",
                                           "safety_identifier",
                                           "prompt_cache_key",
                                           "session_id",
-                                          "rid",
-                                          "request_id",
                                           "stream_reasoning"};
 
 Result<void> read_streaming(FieldReader& reader, GenerationFields& fields) {
@@ -166,6 +164,8 @@ Result<void> read_scheduling(FieldReader& reader, GenerationFields& fields) {
   constexpr size_t kMaxSaltBytes = 256;
   constexpr IntegerRange kPriorities = {-1000, 1000};
   TRY(reader.read("priority", fields.priority, kPriorities));
+  TRY(reader.read("request_id", fields.client_id));
+  TRY(reader.read("rid", fields.client_id));
   TRY(reader.read("cache_salt", fields.cache_salt));
   if (fields.cache_salt.size() <= kMaxSaltBytes) return {};
   return wrong_value("cache_salt", fmt::format("expected at most {} bytes", kMaxSaltBytes));
@@ -221,7 +221,11 @@ Result<GenerationFields> read_generation_fields(FieldReader& reader,
 }
 
 Result<void> refuse_unsupported_fields(FieldReader& reader) {
-  return reader.refuse("kv_transfer_params", "is not supported");
+  for (const char* key :
+       {"kv_transfer_params", "allowed_token_ids", "bad_words", "use_beam_search"}) {
+    TRY(reader.refuse(key, "is not supported"));
+  }
+  return {};
 }
 
 }  // namespace nibble::server

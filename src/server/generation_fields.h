@@ -25,6 +25,8 @@ struct ServedModel {
   engine::SamplingParams default_sampling;  // of requests that say nothing
   text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
   text::Generation generation = text::Generation::kApril;
+  // The names under which chat answers carry their reasoning.
+  std::vector<std::string> reasoning_fields = {"reasoning_content"};
   // Compiles constraints on the output; null where nothing is generated. Shared with the Api, which
   // makes it.
   std::shared_ptr<grammar::GrammarCache> grammars;
@@ -32,7 +34,8 @@ struct ServedModel {
 };
 
 struct GenerationFields {
-  std::string model;  // as the client called it
+  std::string model;      // as the client called it
+  std::string client_id;  // what the client calls the request, to abort it; often empty
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;

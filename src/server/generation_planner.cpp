@@ -37,6 +37,7 @@ void add_sequences(GenerationPlan& plan,
                    const GenerationFields& fields,
                    KeyId owner,
                    const std::shared_ptr<const grammar::Grammar>& grammar) {
+  plan.client_id = fields.client_id;
   for (int32_t k = 0; k < fields.n; ++k) {
     engine::Request sequence;
     sequence.id = fmt::format("{}-{}", id, plan.sequences.size());
@@ -124,6 +125,7 @@ Result<GenerationPlan> GenerationPlanner::chat(const HttpRequest& request) const
   ChatReply reply({.envelope = envelope("chatcmpl-", chat.fields),
                    .parser = parser_options(chat),
                    .include_reasoning = chat.include_reasoning,
+                   .reasoning_fields = model_.reasoning_fields,
                    .wants_logprobs = chat.fields.sampling.logprobs,
                    .wants_prompt_logprobs = chat.fields.sampling.prompt_logprobs.has_value(),
                    .num_choices = chat.fields.n,

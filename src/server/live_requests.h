@@ -1,4 +1,4 @@
-// The completions that are being computed, by the id that their clients know, and whose they are.
+// The completions that are being computed, by the ids that their clients know, and whose they are.
 // Owner: the I/O thread.
 #pragma once
 
@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "server/generation.h"
@@ -17,12 +16,13 @@ namespace nibble::server {
 
 class LiveRequests final {
  public:
-  // `id`: of the HTTP request. Clients choose it, so several requests may have the same.
+  // `id`: of the HTTP request. Clients choose it, so several requests may have the same. The id in
+  // the body, if there is one, is as good.
   void add(const std::string& id, KeyId owner, std::weak_ptr<Generation> generation);
   // Forgets those that have ended.
-  void remove_ended(const std::string& id);
+  void remove_ended();
 
-  // End the requests, which then call remove_ended; how many there were. Ids of other owners are
+  // End the requests; how many there were. Ids of other owners are
   // unknown ids.
   int32_t abort(const std::string& id, KeyId owner);
   int32_t abort_of_any_owner(const std::string& id);
@@ -32,12 +32,13 @@ class LiveRequests final {
 
  private:
   struct Entry {
+    std::string id;
     KeyId owner;
     std::weak_ptr<Generation> generation;
   };
-  int32_t abort_where(const std::function<bool(const std::string&, const Entry&)>& matches);
+  int32_t abort_where(const std::function<bool(const Entry&, const Generation&)>& matches);
 
-  std::unordered_multimap<std::string, Entry> entries_;  // at most as many as connections
+  std::vector<Entry> entries_;  // at most one per connection and per request in the background
 };
 
 }  // namespace nibble::server

@@ -1,6 +1,7 @@
 #include "server/reply_common.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,11 @@ std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {
 double finite_logprob(float logprob) {
   constexpr float kLowest = -9999.0F;
   return logprob >= kLowest ? static_cast<double>(logprob) : static_cast<double>(kLowest);
+}
+
+double readable(float value) {
+  constexpr double kDigits = 1e6;
+  return std::round(static_cast<double>(value) * kDigits) / kDigits;
 }
 
 json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::TokenLogprob& logprob) {

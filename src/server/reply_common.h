@@ -49,6 +49,9 @@ std::string token_text(const text::Tokenizer& tokenizer, int32_t id);
 // JSON has no infinities: the protocol writes -9999 for a probability of zero.
 double finite_logprob(float logprob);
 
+// A setting, without the digits that are noise of the narrower type.
+double readable(float value);
+
 // {token, logprob, bytes, top_logprobs}, as chat completions and responses list them.
 json::Object logprob_entry(const text::Tokenizer& tokenizer, const engine::TokenLogprob& logprob);
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "server/chat_messages.h"
 #include "server/chat_settings.h"
 #include "server/field_reader.h"
+#include "server/reply_common.h"
 #include "server/response_items.h"
 
 namespace nibble::server {
@@ -23,8 +23,7 @@ constexpr const char* kIgnoredFields[] = {"max_tool_calls",
                                           "prompt_cache_retention",
                                           "prompt_cache_options",
                                           "session_id",
-                                          "rid",
-                                          "request_id"};
+                                          "client_metadata"};
 // Repeated in the response as they came; strings.
 constexpr const char* kEchoedFields[] = {
     "user", "service_tier", "safety_identifier", "prompt_cache_key"};
@@ -186,12 +185,6 @@ Result<void> read_tools_into(FieldReader& reader, ResponsesRequest& request) {
 
 // --- output
 
-// Without the digits that are noise of the narrower type.
-double shown(float value) {
-  constexpr double kDigits = 1e6;
-  return std::round(static_cast<double>(value) * kDigits) / kDigits;
-}
-
 Result<void> read_format(FieldReader& text, ResponsesRequest& request) {
   TRY_ASSIGN(const json::Object* format, text.object("format"));
   if (format == nullptr) return {};
@@ -284,8 +277,8 @@ Result<void> read_generation(FieldReader& reader,
   TRY(read_scheduling(reader, fields));
   TRY(read_thinking_budget(reader, "thinking_token_budget", fields));
   request.settings.set("max_output_tokens", max_tokens ? json::Value(*max_tokens) : json::Value());
-  request.settings.set("temperature", shown(sampling.temperature));
-  request.settings.set("top_p", shown(sampling.top_p));
+  request.settings.set("temperature", readable(sampling.temperature));
+  request.settings.set("top_p", readable(sampling.top_p));
   request.settings.set("top_logprobs", sampling.top_logprobs);
   return {};
 }

@@ -137,6 +137,7 @@ class Server::Impl final {
                       .default_sampling = model.default_sampling,
                       .default_thinking = model.default_thinking,
                       .generation = model.generation,
+                      .reasoning_fields = model.reasoning_fields,
                       .completion_bos_id = model.completion_bos_id},
             .version = config_.version,
             .access = access_,

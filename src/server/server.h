@@ -32,6 +32,7 @@ struct ModelConfig {
   engine::SamplingParams default_sampling;
   text::ThinkingMode default_thinking = text::ThinkingMode::kChat;
   text::Generation generation = text::Generation::kApril;
+  std::vector<std::string> reasoning_fields = {"reasoning_content"};  // of chat answers
   // Put before the text prompts of /v1/completions that do not begin with it; -1: none. Set it for
   // tokenizers that say add_bos_token.
   int32_t completion_bos_id = -1;

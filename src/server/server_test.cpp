@@ -229,6 +229,18 @@ TEST(ChatCompletions, KeepsReasoningApart) {
   EXPECT_EQ(join(events, "choices.0.delta.content"), "Therefore I am.");
 }
 
+TEST(ChatCompletions, CallReasoningAsTheOperatorSays) {
+  TestServer server({.model = {.reasoning_fields = {"reasoning_content", "reasoning"}}});
+  server.set_answer("I think.</think>Therefore I am.");
+  const std::string extra = R"(, "thinking": {"type": "enabled"})";
+  const json::Value body = server.chat_json(chat_body(extra));
+  const auto events = parse_events(read_stream(server, chat_body(extra + R"(, "stream": true)")));
+  for (const std::string name : {"reasoning_content", "reasoning"}) {
+    EXPECT_EQ(text_at(body, "choices.0.message." + name), "I think.");
+    EXPECT_EQ(join(events, "choices.0.delta." + name), "I think.");
+  }
+}
+
 TEST(ChatCompletions, CloseThinkingWhenItsBudgetIsUsed) {
   TestServer server;
   const std::string answer = "one two three four five six seven eight";
