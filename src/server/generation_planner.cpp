@@ -101,15 +101,16 @@ Result<void> GenerationPlanner::add_chat_sequences(GenerationPlan& plan,
                                                    const std::vector<int32_t>& prompt_ids,
                                                    KeyId owner) const {
   TRY_ASSIGN(
-      const auto grammar,
+      const CompiledConstraint constraint,
       compile_constraint(chat.constraint, chat.starts_in_reasoning(), model_.grammars.get()));
   chat.fields.sampling.visible_special_ids = markup_ids(tokenizer_);
-  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner, grammar);
+  add_sequences(plan, make_id("chat-"), prompt_ids, chat.fields, owner, constraint.grammar);
   TRY(limit_reasoning(plan, chat));
   // All choices have the same prompt: the first tells its logprobs.
   for (size_t k = 1; k < plan.sequences.size(); ++k) {
     plan.sequences[k].sampling.prompt_logprobs.reset();
   }
+  if (!constraint.note.empty()) plan.headers.push_back({"x-nibble-note", constraint.note});
   const bool is_thinking = chat.render.thinking == text::ThinkingMode::kThinking;
   if (is_thinking && chat.fields.shapes_sampling) {
     plan.headers.push_back({"x-nibble-note", std::string(kSamplingNote)});
@@ -153,11 +154,11 @@ Result<GenerationPlan> GenerationPlanner::completion(const HttpRequest& request)
                         tokenizer_);
   GenerationPlan plan{
       .reply = std::move(reply), .prompt_param = "prompt", .stream = completion.fields.stream};
-  TRY_ASSIGN(const auto grammar,
+  TRY_ASSIGN(const CompiledConstraint constraint,
              compile_constraint(completion.constraint, false, model_.grammars.get()));
   const std::string id = make_id("completion-");
   for (const CompletionPrompt& prompt : completion.prompts) {
-    add_sequences(plan, id, prompt.ids, completion.fields, request.owner, grammar);
+    add_sequences(plan, id, prompt.ids, completion.fields, request.owner, constraint.grammar);
   }
   return plan;
 }

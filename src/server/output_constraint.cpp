@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <variant>
 #include <vector>
+
+#include "grammar/schema_source.h"
 
 namespace nibble::server {
 namespace {
@@ -71,6 +75,25 @@ Error with_param(Error error, const std::string& param) {
   return error;
 }
 
+// The schema's `type`, if that alone can be enforced; else any value.
+json::Value type_only(const json::Value& schema) {
+  const json::Value* type = schema.find("type");
+  if (type == nullptr) return json::Value(true);
+  json::Object reduced = json::make_object({{"type", *type}});
+  const auto types = grammar::declared_types(reduced, {});
+  const bool is_known = types.ok() && types->value_or(0) != 0;
+  return is_known ? json::Value(std::move(reduced)) : json::Value(true);
+}
+
+// For a header of the response.
+std::string note_of(const Error& error) {
+  constexpr size_t kMaxBytes = 400;
+  std::string note = "not enforced, only shown to the model: " + error.message;
+  std::replace_if(
+      note.begin(), note.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return note.substr(0, kMaxBytes);
+}
+
 }  // namespace
 
 Result<void> set_content(OutputConstraint& constraint,
@@ -100,22 +123,29 @@ Result<void> read_constraint_fields(FieldReader& reader, OutputConstraint& const
   return reader.refuse("structural_tag", "is not supported; use structured_outputs");
 }
 
-Result<std::shared_ptr<const grammar::Grammar>> compile_constraint(
-    const OutputConstraint& constraint, bool begins_in_reasoning, grammar::GrammarCache* grammars) {
-  if (!constraint.exists()) return std::shared_ptr<const grammar::Grammar>();
+Result<CompiledConstraint> compile_constraint(const OutputConstraint& constraint,
+                                              bool begins_in_reasoning,
+                                              grammar::GrammarCache* grammars) {
+  if (!constraint.exists()) return CompiledConstraint{};
   if (grammars == nullptr) return unsupported("constraints need a model that generates");
   grammar::Spec spec = {.content = constraint.content,
                         .tools = constraint.tools,
                         .begins_in_reasoning = begins_in_reasoning};
   auto grammar = grammars->get(spec);
-  if (grammar.ok()) return grammar;
+  if (grammar.ok()) return CompiledConstraint{.grammar = *std::move(grammar), .note = {}};
   Error error = std::move(grammar).error();
   if (!error.param.empty()) return with_param(error, error.param);
   if (constraint.param.empty()) return with_param(std::move(error), "tools");
-  if (constraint.is_strict) return with_param(std::move(error), constraint.param);
-  OutputConstraint rest;
-  rest.tools = constraint.tools;
-  return compile_constraint(rest, begins_in_reasoning, grammars);
+  const auto* schema = std::get_if<grammar::JsonSchema>(&constraint.content);
+  if (constraint.is_strict || schema == nullptr) {
+    return with_param(std::move(error), constraint.param);
+  }
+  OutputConstraint rest = constraint;
+  rest.content = grammar::JsonSchema{type_only(schema->schema)};
+  rest.is_strict = true;
+  TRY_ASSIGN(CompiledConstraint compiled, compile_constraint(rest, begins_in_reasoning, grammars));
+  compiled.note = note_of(with_param(std::move(error), constraint.param));
+  return compiled;
 }
 
 }  // namespace nibble::server

@@ -17,7 +17,8 @@ namespace nibble::server {
 struct OutputConstraint {
   grammar::Content content;
   std::string param;  // the field that the content's form comes from; empty: none
-  // A schema that cannot be enforced is an error. Without it, it stays what the prompt shows.
+  // A schema that cannot be enforced is an error. Without it, the answer is JSON of the schema's
+  // `type`, and the schema stays what the prompt shows.
   bool is_strict = true;
   std::optional<grammar::ToolUse> tools;
 
@@ -31,9 +32,15 @@ Result<void> set_content(OutputConstraint& constraint, grammar::Content content,
 // guided_regex, guided_choice and guided_grammar, and regex, ebnf and json_schema.
 Result<void> read_constraint_fields(FieldReader& reader, OutputConstraint& constraint);
 
-// Null without a constraint. Errors name the field; kUnsupported: no cache, as where nothing is
+struct CompiledConstraint {
+  std::shared_ptr<const grammar::Grammar> grammar;  // null without a constraint
+  std::string note;  // what is not enforced and why, printable ASCII; empty: all is
+};
+
+// Errors name the field; kUnsupported: no cache, as where nothing is
 // generated.
-Result<std::shared_ptr<const grammar::Grammar>> compile_constraint(
-    const OutputConstraint& constraint, bool begins_in_reasoning, grammar::GrammarCache* grammars);
+Result<CompiledConstraint> compile_constraint(const OutputConstraint& constraint,
+                                              bool begins_in_reasoning,
+                                              grammar::GrammarCache* grammars);
 
 }  // namespace nibble::server

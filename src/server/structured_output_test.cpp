@@ -9,6 +9,7 @@
 namespace nibble::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -114,13 +115,71 @@ TEST(StructuredOutput, StrictToolsLeaveTextAlone) {
   EXPECT_EQ(content(server, kTools), "No tool needed: a < b.");
 }
 
-TEST(StructuredOutput, NonStrictSchemasBeyondTheSubsetAreOnlyShown) {
+std::string schema_format(const std::string& schema, bool is_strict) {
+  return R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": )" +
+         std::string(is_strict ? "true" : "false") + R"(, "schema": )" + schema + "}}";
+}
+
+// Nothing is claimed that does not hold: a header says so, and which keyword is to blame.
+TEST(StructuredOutput, NonStrictSchemasBeyondTheSubsetGiveJsonOfTheirType) {
+  TestServer server;
+  server.set_answer(R"({"a": [1]})");
+  const std::string schema = R"({"type": ["object", "null"], "minProperties": 1})";
+  const TestResponse shown =
+      server.chat(chat_body(R"(, "temperature": 0)" + schema_format(schema, false)));
+  EXPECT_EQ(shown.status, 200) << shown.body;
+  EXPECT_EQ(text_at(json::parse(shown.body).value(), "choices.0.message.content"), R"({"a": [1]})");
+  EXPECT_THAT(
+      shown.headers.at("x-nibble-note"),
+      AllOf(HasSubstr("not enforced, only shown to the model: response_format.json_schema."),
+            HasSubstr(R"(keyword "minProperties" at "/minProperties")")));
+  server.set_answer("Hello!");
+  EXPECT_THAT(content(server, schema_format(schema, false)),
+              AnyOf(::testing::StartsWith("{"), "null"));
+  const TestResponse refused = server.chat(chat_body(schema_format(schema, true)));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr(R"(keyword \"minProperties\" at \"/minProperties\")"));
+}
+
+TEST(StructuredOutput, NonStrictSchemasOfTheSubsetHoldWithoutANote) {
   TestServer server;
   server.set_answer("Hello!");
-  EXPECT_EQ(content(server,
-                    R"(, "response_format": {"type": "json_schema", "json_schema":
-                       {"name": "x", "schema": {"type": "object", "minProperties": 1}}})"),
-            "Hello!");
+  const TestResponse response =
+      server.chat(chat_body(R"(, "temperature": 0)" + schema_format(R"({"const": "x"})", false)));
+  EXPECT_EQ(text_at(json::parse(response.body).value(), "choices.0.message.content"), "\"x\"");
+  EXPECT_EQ(response.headers.count("x-nibble-note"), 0U);
+}
+
+// A schema that is none at all, not strict: any JSON value.
+TEST(StructuredOutput, NonStrictSchemasWithFaultsGiveAnyJson) {
+  TestServer server;
+  server.set_answer("[true]");
+  for (const char* schema : {R"({"type": "thing"})",
+                             R"({"type": []})",
+                             R"({"$ref": "#/none"})",
+                             R"({"minItems": -1})"}) {
+    EXPECT_EQ(content(server, schema_format(schema, false)), "[true]") << schema;
+  }
+}
+
+std::string tool_of(const std::string& parameters, bool is_strict) {
+  return R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": )" +
+         std::string(is_strict ? "true" : "false") + R"(, "parameters": )" + parameters + "}}]";
+}
+
+TEST(StructuredOutput, ToolsBeyondTheSubsetAreFreeUnlessStrict) {
+  TestServer server;
+  const std::string parameters = R"({"type": "object", "properties": {"a": {"not": {}}}})";
+  server.set_answer("Hello!");
+  EXPECT_EQ(content(server, tool_of(parameters, false)), "Hello!");
+  const TestResponse forced =
+      server.chat(chat_body(R"(, "tool_choice": "required")" + tool_of(parameters, false)));
+  EXPECT_EQ(forced.status, 200) << forced.body;
+  const TestResponse refused = server.chat(chat_body(tool_of(parameters, true)));
+  EXPECT_EQ(refused.status, 400);
+  const json::Value body = json::parse(refused.body).value();
+  EXPECT_EQ(text_at(body, "error.param"), "tools[0]");
+  EXPECT_THAT(text_at(body, "error.message"), HasSubstr(R"("not" at "/properties/a/not")"));
 }
 
 TEST(StructuredOutput, FaultsNameTheKeyword) {
