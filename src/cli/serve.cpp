@@ -96,6 +96,7 @@ Result<void> run_serve(const ServeFlags& flags) {
   TRY_ASSIGN(session,
              open_session(flags.model,
                           {.max_queued_requests = flags.max_queued_requests,
+                           .max_queue_wait = std::chrono::milliseconds(flags.max_queue_wait_ms),
                            .max_running_requests = flags.max_running_requests,
                            .prefill_chunk_tokens = flags.prefill_chunk_tokens,
                            .max_gap = std::chrono::milliseconds(flags.max_itl_ms)},

@@ -16,6 +16,7 @@
 #include "engine/engine_core.h"
 #include "engine/kv_tier.h"
 #include "engine/model_runner.h"
+#include "engine/queue_wait.h"
 
 namespace nibble::engine {
 namespace {
@@ -45,6 +46,7 @@ class Engine::Impl final {
         max_queued_(config.max_queued_requests),
         clock_(clock),
         core_(std::move(options), std::move(runner), tokenizer, clock, std::move(tier)),
+        queue_wait_(config.max_running_requests, config.max_queue_wait),
         stats_(core_.stats()),
         thread_([this] { run(); }) {}
 
@@ -70,6 +72,7 @@ class Engine::Impl final {
       if (num_queued() >= max_queued_) {
         return exhausted(fmt::format("the queue is full: {} requests are waiting", max_queued_));
       }
+      TRY(queue_wait_.admit(queue_state(), waiting_request(request)));
       if (!live_ids_.insert(request.id).second) {
         Error error = invalid_argument("request_id: another live request has the same id");
         error.param = "request_id";
@@ -94,6 +97,9 @@ class Engine::Impl final {
     const std::lock_guard lock(mutex_);
     EngineStats stats = stats_;
     stats.num_queued = num_queued();
+    constexpr WaitingRequest kBehindAll = {.priority = INT32_MIN};
+    const std::optional<Duration> wait = queue_wait_.expected(queue_state(), kBehindAll);
+    stats.expected_wait_seconds = wait ? to_seconds(*wait) : 0;
     return stats;
   }
 
@@ -157,6 +163,25 @@ class Engine::Impl final {
 
   int32_t num_queued() const { return static_cast<int32_t>(live_ids_.size()) - stats_.num_running; }
 
+  static WaitingRequest waiting_request(const Request& request) {
+    return {.owner = request.owner, .priority = request.priority};
+  }
+
+  // As of the last step, and what was submitted since. Valid until the lock is released.
+  QueueState queue_state() const {
+    waiting_.clear();
+    for (const RequestState& state : states_) {
+      if (state.is_running || !live_ids_.contains(state.id)) continue;
+      waiting_.push_back({.owner = state.owner, .priority = state.priority});
+    }
+    for (const Submission& submission : submissions_) {
+      waiting_.push_back(waiting_request(submission.request));
+    }
+    return {.waiting = waiting_,
+            .num_running = stats_.num_running,
+            .is_short_of_memory = is_short_of_memory_};
+  }
+
   void run() {
     while (true) {
       Mail mail = wait_for_mail();
@@ -197,6 +222,7 @@ class Engine::Impl final {
           {
             const std::lock_guard lock(mutex_);
             live_ids_.erase(id);
+            note_service(*output.finish);
             stats_ = core_.stats();
             is_reporting_end_ = true;
           }
@@ -208,10 +234,17 @@ class Engine::Impl final {
     core_.add(std::move(submission.request), std::move(sink), submission.arrived);
   }
 
+  void note_service(const Finish& end) {
+    const std::chrono::duration<double> service(end.prefill_seconds + end.decode_seconds);
+    if (service.count() <= 0) return;  // it never ran
+    queue_wait_.observe_service(std::chrono::duration_cast<Duration>(service));
+  }
+
   void publish_stats() {
     const EngineStats stats = core_.stats();
     const std::lock_guard lock(mutex_);
     stats_ = stats;
+    is_short_of_memory_ = core_.is_short_of_memory();
   }
 
   void publish_states() {
@@ -237,8 +270,11 @@ class Engine::Impl final {
   bool is_draining_ = false;
   bool is_stopping_ = false;
   bool is_flush_wanted_ = false;
+  QueueWait queue_wait_;
   EngineStats stats_;
-  std::vector<RequestState> states_;  // of the live ids, as of the last step
+  bool is_short_of_memory_ = false;
+  std::vector<RequestState> states_;             // of the live ids, as of the last step
+  mutable std::vector<WaitingRequest> waiting_;  // scratch of queue_state()
 
   std::vector<RequestState> described_;  // the engine thread's
 

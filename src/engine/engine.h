@@ -18,6 +18,7 @@ namespace nibble::engine {
 
 struct EngineConfig {
   int32_t max_queued_requests = 256;
+  Duration max_queue_wait{};         // expected of a new request; 0: any
   int32_t max_running_requests = 1;  // programs that plan memory: 0 is planned, too
   int32_t max_context = 0;           // 0: the model's
   int32_t prefill_chunk_tokens = 512;
@@ -55,6 +56,7 @@ struct EngineStats {
   int64_t tier_hit_pages_total = 0;  // brought back from host memory or disk
   int64_t tier_bytes = 0;            // held there
   double longest_gap_seconds = 0;    // between two tokens of one request, since the start
+  double expected_wait_seconds = 0;  // until one behind all others would start; 0 also if unknown
 };
 
 class ModelRunner;
@@ -73,9 +75,9 @@ class Engine final {
   const std::vector<int32_t>& eos_token_ids() const;
 
   // Validates (ids in the vocabulary, ranges, prompt + max_tokens against the context with reason
-  // "context_length_exceeded") and queues. kExhausted when the queue is full, kUnavailable when
-  // draining. After an error the sink is never called; after success it gets exactly one Output
-  // with `finish`.
+  // "context_length_exceeded") and queues. kExhausted when the queue is full or the wait
+  // in it too long, kUnavailable when draining. After an error the sink is never called; after
+  // success it gets exactly one Output with `finish`.
   Result<void> submit(Request request, OutputSink sink);
   // Ends the request with kCancelled at the next step; unknown or finished ids are ignored.
   void cancel(const std::string& request_id);

@@ -449,6 +449,8 @@ void EngineCore::describe(std::vector<RequestState>& states) const {
   scheduler_.for_each([&](const Sequence& sequence) {
     RequestState& state = states[i++];
     state.id = sequence.request.id;
+    state.owner = sequence.request.owner;
+    state.priority = sequence.request.priority;
     state.is_running = sequence.slot.is_valid();
     state.num_prompt = sequence.num_prompt();
     state.num_computed = sequence.num_computed;

@@ -25,6 +25,8 @@ namespace nibble::engine {
 // A live request in numbers, for state dumps.
 struct RequestState {
   std::string id;
+  std::string owner;
+  int32_t priority = 0;
   bool is_running = false;
   int32_t num_prompt = 0;
   int32_t num_computed = 0;
@@ -70,6 +72,12 @@ class EngineCore final {
   void step();
 
   bool is_idle() const { return scheduler_.any() == nullptr; }
+  // Requests wait for pages: a slot is free, and no prefix is on its way from a tier.
+  bool is_short_of_memory() const {
+    return scheduler_.num_waiting() > 0 &&
+           scheduler_.num_running() < options_.scheduling.num_slots &&
+           !scheduler_.kv().is_fetching();
+  }
   EngineStats stats() const;
   // Every live request: running ones in the order of schedule(), then waiting ones.
   void describe(std::vector<RequestState>& states) const;

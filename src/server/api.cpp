@@ -305,10 +305,6 @@ void Api::on_response(const HttpOutcome& outcome) {
   metrics_.on_response(route == nullptr ? "other" : route->path, outcome.status);
   if (request == nullptr) return;
   live_.remove_ended();
-  if (!outcome.note.empty() && outcome.status == 200) {
-    constexpr double kWeight = 0.1;
-    mean_generation_seconds_ += kWeight * (to_seconds(outcome.elapsed) - mean_generation_seconds_);
-  }
   if (options_.request_log == nullptr) return;
   options_.request_log->write({.request = *request,
                                .owner = options_.access.owner_of(*request),
@@ -317,14 +313,11 @@ void Api::on_response(const HttpOutcome& outcome) {
                                .work = outcome.note});
 }
 
-// The time until those before would be done, from what requests took lately.
+// The time until those that wait have started.
 int32_t Api::retry_after_seconds() const {
   constexpr double kLongest = 60;
-  const engine::EngineStats stats = engine_.stats();
-  const double num_turns =
-      static_cast<double>(stats.num_queued + stats.num_running) / std::max(stats.num_running, 1);
   return static_cast<int32_t>(
-      std::clamp(std::ceil(num_turns * mean_generation_seconds_), 1.0, kLongest));
+      std::clamp(std::ceil(engine_.stats().expected_wait_seconds), 1.0, kLongest));
 }
 
 // --- small answers

@@ -124,8 +124,7 @@ class Api final {
   const GenerationPlanner planner_;
   std::atomic<bool> is_draining_ = false;
   const TimePoint started_at_ = std::chrono::steady_clock::now();
-  RecentRequests recent_;               // I/O thread
-  double mean_generation_seconds_ = 1;  // I/O thread; a moving average, for Retry-After
+  RecentRequests recent_;  // I/O thread
 
   HttpServer* server_ = nullptr;
   std::optional<GenerationContext> generation_context_;

@@ -81,6 +81,7 @@ HttpResponse Api::load_report(const HttpRequest&) {
                                           {"num_reqs", stats.num_running + stats.num_queued},
                                           {"num_tokens", stats.num_pages_used * page_size},
                                           {"token_usage", usage},
+                                          {"expected_wait_seconds", stats.expected_wait_seconds},
                                           {"is_draining", is_draining_.load()}}));
 }
 

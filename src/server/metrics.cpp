@@ -194,6 +194,7 @@ class Metrics::Impl final {
   void expose_load(const engine::EngineStats& stats) {
     set(running_, stats.num_running);
     set(waiting_, stats.num_queued);
+    expected_wait_.Set(stats.expected_wait_seconds);
     const double num_pages = std::max(stats.num_pages_total, 1);
     set(kv_usage_, stats.num_pages_used / num_pages);
     const auto tokens = [this](int32_t pages) { return 1.0 * page_size_ * pages; };
@@ -308,6 +309,8 @@ class Metrics::Impl final {
   Gauge& body_bytes_ =
       gauge("nibble_buffered_body_bytes", "Bytes of request bodies that are not yet parsed.");
   Counter& steps_ = counter("nibble_steps_total", "Steps of the engine.");
+  Gauge& expected_wait_ =
+      gauge("nibble_expected_wait_seconds", "Until a request behind all that wait would start.");
   Gauge& stalled_ =
       gauge("nibble_stalled_seconds", "Since the last step, while there was work to do.");
   Gauge& longest_gap_ = gauge("nibble_longest_token_gap_seconds",

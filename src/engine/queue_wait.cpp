@@ -1,0 +1,76 @@
+#include "engine/queue_wait.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+namespace nibble::engine {
+namespace {
+
+// Of the latest request in the moving average: a change of the load counts within about ten.
+constexpr double kServiceWeight = 0.1;
+
+Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+int32_t num_ahead(std::span<const WaitingRequest> waiting, const WaitingRequest& next) {
+  int32_t num_above = 0;
+  std::map<std::string_view, int32_t> num_equal;
+  for (const WaitingRequest& other : waiting) {
+    if (other.priority > next.priority) ++num_above;
+    if (other.priority == next.priority) ++num_equal[other.owner];
+  }
+  const auto own = num_equal.find(next.owner);
+  const int32_t num_own = own == num_equal.end() ? 0 : own->second;
+  int32_t num_in_turn = num_own;
+  for (const auto& [owner, count] : num_equal) {
+    if (owner != next.owner) num_in_turn += std::min(count, num_own + 1);
+  }
+  return num_above + num_in_turn;
+}
+
+void QueueWait::observe_service(Duration service) {
+  const double seconds = to_seconds(service);
+  const double before = service_seconds_.value_or(seconds);
+  service_seconds_ = before + kServiceWeight * (seconds - before);
+}
+
+std::optional<Duration> QueueWait::expected(const QueueState& state,
+                                            const WaitingRequest& next) const {
+  const int32_t num_ends = num_to_end_first(state, next);
+  if (num_ends == 0) return Duration::zero();
+  if (!service_seconds_) return std::nullopt;
+  return from_seconds(*service_seconds_ * num_ends / num_at_a_time(state));
+}
+
+Result<void> QueueWait::admit(const QueueState& state, const WaitingRequest& next) const {
+  const int32_t num_ends = num_to_end_first(state, next);
+  if (max_wait_ == Duration::zero() || num_ends <= 1) return {};
+  const std::optional<Duration> wait = expected(state, next);
+  if (!wait && num_ends <= num_at_a_time(state)) return {};
+  if (wait && *wait <= max_wait_) return {};
+  return exhausted(
+      wait ? fmt::format("the queue is full: a request would wait about {:.3g} s, at most {:.3g} s "
+                         "are allowed",
+                         to_seconds(*wait),
+                         to_seconds(max_wait_))
+           : fmt::format("the queue is full: {} requests are waiting, and none has ended yet",
+                         state.waiting.size()));
+}
+
+// Requests that must end before `next` can start.
+int32_t QueueWait::num_to_end_first(const QueueState& state, const WaitingRequest& next) const {
+  const int32_t num_free =
+      state.is_short_of_memory ? 0 : std::max(num_slots_ - state.num_running, 0);
+  return std::max(num_ahead(state.waiting, next) + 1 - num_free, 0);
+}
+
+int32_t QueueWait::num_at_a_time(const QueueState& state) const {
+  return state.is_short_of_memory ? std::max(state.num_running, 1) : num_slots_;
+}
+
+}  // namespace nibble::engine
