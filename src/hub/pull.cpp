@@ -177,6 +177,7 @@ Result<PullReport> pull(const HubConfig& config,
   }
   const RepoCache cache(config.cache_dir, repo);
   TRY(cache.create_directories());
+  for (const RepoFile& file : selection.files) cache.adopt_file(report.commit, file);
   const std::vector<RepoFile> blobs = distinct_blobs(selection.files);
   TRY(check_room(config, repo, cache, blobs));
 

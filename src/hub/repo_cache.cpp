@@ -182,6 +182,15 @@ Result<void> RepoCache::link_file(const std::string& commit,
   return rename_file(temporary, path);
 }
 
+void RepoCache::adopt_file(const std::string& commit, const RepoFile& file) const {
+  const Path path = snapshot(commit) / file.path;
+  struct stat info = {};
+  const bool is_whole = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+                        static_cast<int64_t>(info.st_size) == file.size;
+  // A blob that is there already stays; without hard links the file is received again.
+  if (is_whole) (void)::link(path.c_str(), blob(file.etag).c_str());
+}
+
 Result<std::vector<RepoFile>> RepoCache::snapshot_files(const std::string& commit) const {
   std::vector<RepoFile> files;
   const Path base = snapshot(commit);

@@ -43,6 +43,11 @@ class RepoCache final {
   // one where that is wanted and the file system has them, else a hard one.
   Result<void> link_file(const std::string& commit, const RepoFile& file, LinkKind kind) const;
 
+  // Gives a file that another tool stored in the snapshot itself, as huggingface_hub does without
+  // symbolic links, its name among the blobs as well, so that it need not be received again. Only
+  // the size is looked at; the blob is to be checked like any other.
+  void adopt_file(const std::string& commit, const RepoFile& file) const;
+
   // The files of a snapshot, sorted, with the sizes and hashes of the blobs that they link to.
   // Things that are no links into blobs/ are left out.
   Result<std::vector<RepoFile>> snapshot_files(const std::string& commit) const;

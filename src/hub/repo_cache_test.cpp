@@ -77,6 +77,36 @@ TEST_F(RepoCacheTest, HardLinksLeadToTheSameBlobs) {
   EXPECT_EQ(read_file(link, 100).value(), "other");
 }
 
+TEST_F(RepoCacheTest, AdoptsFilesThatLieInTheSnapshotItself) {
+  const RepoFile file{"sub/name.txt", 5, kEtag};
+  const Path path = cache_.snapshot(kCommit) / file.path;
+  cache_.adopt_file(kCommit, file);
+  EXPECT_FALSE(std::filesystem::exists(cache_.blob(kEtag)));
+  std::filesystem::create_directories(path.parent_path());
+  write_text(path, "too long");
+  cache_.adopt_file(kCommit, file);
+  EXPECT_FALSE(std::filesystem::exists(cache_.blob(kEtag)));
+  write_text(path, "bytes");
+  cache_.adopt_file(kCommit, file);
+  EXPECT_EQ(read_file(cache_.blob(kEtag), 100).value(), "bytes");
+  EXPECT_EQ(std::filesystem::hard_link_count(path), 2U);
+}
+
+TEST_F(RepoCacheTest, AdoptionChangesNoBlobAndFollowsNoLink) {
+  const RepoFile file{"name.txt", 5, kEtag};
+  const Path path = cache_.snapshot(kCommit) / file.path;
+  std::filesystem::create_directories(path.parent_path());
+  write_text(path, "other");
+  write_text(cache_.blob(kEtag), "bytes");
+  cache_.adopt_file(kCommit, file);
+  EXPECT_EQ(read_file(cache_.blob(kEtag), 100).value(), "bytes");
+  const std::string second(64, 'f');
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(cache_.blob(kEtag), path);
+  cache_.adopt_file(kCommit, {"name.txt", 5, second});
+  EXPECT_FALSE(std::filesystem::exists(cache_.blob(second)));
+}
+
 TEST_F(RepoCacheTest, RefsAreReadAsWritten) {
   EXPECT_EQ(cache_.read_ref("main").value(), std::nullopt);
   ASSERT_TRUE(cache_.write_ref("refs/pr/1", kCommit).ok());

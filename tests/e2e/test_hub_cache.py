@@ -82,6 +82,24 @@ def test_hard_links_are_read_as_well(hub, environment):
     assert_has_all(snapshot, hub)
 
 
+def test_pull_uses_what_huggingface_hub_wrote_without_links(hub, environment):
+    snapshot = snapshot_download(environment, HF_HUB_DISABLE_SYMLINKS="1")
+    assert not any(path.is_symlink() for path in snapshot.rglob("*"))
+    sent = hub.body_bytes
+    assert pull(environment) == snapshot
+    assert hub.body_bytes == sent
+    assert_has_all(snapshot, hub)
+    assert pull(environment, "--verify", HF_HUB_OFFLINE="1") == snapshot
+
+
+def test_pull_repairs_what_huggingface_hub_wrote_without_links(hub, environment):
+    snapshot = snapshot_download(environment, HF_HUB_DISABLE_SYMLINKS="1")
+    shard = snapshot / "model-00001-of-00002.safetensors"
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    pull(environment)
+    assert_has_all(snapshot, hub)
+
+
 def test_an_unfinished_pull_does_not_mislead_huggingface_hub(hub, environment):
     hub.faults.stop_after_bytes = 2 << 20
     run = subprocess.run([PROGRAM, "pull", REPO, "--attempts", "1"], env=environment, capture_output=True)
