@@ -35,7 +35,7 @@ std::string printable(std::string_view text) {
 
 void print_error(const Error& error) {
   const bool has_code = error.reason.starts_with("Q-");  // docs/plan.md
-  write_error_line("nibble: error: " + (has_code ? "error[" + error.reason + "] " : "") +
+  write_error_line((has_code ? "nibble: error[" + error.reason + "] " : "nibble: error: ") +
                    error.message);
 }
 

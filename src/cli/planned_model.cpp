@@ -64,11 +64,15 @@ engine::PlanOptions options_of(const device::DeviceInfo& device,
           .allow_reference = flags.checks.allow_reference};
 }
 
-std::string first_with(const engine::Plan& plan, std::string_view code) {
+Error error_of(Errc code, const quant::Diagnostic& diagnostic) {
+  return {code, diagnostic.message, diagnostic.code, {}};
+}
+
+Error does_not_fit(const engine::Plan& plan) {
   for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
-    if (diagnostic.code == code) return quant::to_text(diagnostic);
+    if (diagnostic.code == "Q-M1") return error_of(Errc::kExhausted, diagnostic);
   }
-  return "";
+  return exhausted(fmt::format("{}: does not fit the device", plan.target));
 }
 
 Result<void> refuse(const engine::Plan& plan) {
@@ -77,7 +81,7 @@ Result<void> refuse(const engine::Plan& plan) {
     return unsupported(
         fmt::format("{}: this build does not run it: {}", plan.target, plan.not_runnable));
   }
-  if (!plan.memory->fits()) return exhausted(first_with(plan, "Q-M1"));
+  if (!plan.memory->fits()) return does_not_fit(plan);
   return {};
 }
 
@@ -111,15 +115,16 @@ void print_plan(const engine::Plan& plan) {
 
 Result<void> refuse_errors(std::span<const engine::Plan> plans) {
   int64_t count = 0;
-  std::string first;
+  Error first;
   for (const engine::Plan& plan : plans) {
     for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
       if (diagnostic.severity != quant::Severity::kError) continue;
-      if (count++ == 0) first = quant::to_text(diagnostic);
+      if (count++ == 0) first = error_of(Errc::kUnsupported, diagnostic);
     }
   }
   if (count == 0) return {};
-  return unsupported(count == 1 ? first : fmt::format("{} (and {} more)", first, count - 1));
+  if (count > 1) first.message += fmt::format(" (and {} more)", count - 1);
+  return first;
 }
 
 quant::DetectOptions detect_options(const PlanChecks& checks) {

@@ -83,8 +83,11 @@ void overwrite_tensor(const Path& path, std::string_view name, char byte) {
 // One line that begins as every error does, after at most the plan, and the exit code.
 void expect_error(const ProcessResult& result, int exit_code, const std::string& text) {
   EXPECT_EQ(result.exit_code, exit_code) << result.errors;
-  const size_t begin = result.errors.rfind("nibble: error: ");
+  const size_t begin = result.errors.rfind("nibble: error");
   ASSERT_NE(begin, std::string::npos) << result.errors;
+  EXPECT_THAT(result.errors.substr(begin),
+              AnyOf(StartsWith("nibble: error: "), StartsWith("nibble: error[Q-")));
+  EXPECT_THAT(result.errors, Not(HasSubstr("error: error")));
   EXPECT_THAT(result.errors.substr(0, begin), AnyOf("", StartsWith("plan: ")));
   const std::string error = result.errors.substr(begin);
   EXPECT_THAT(error, HasSubstr(text));
