@@ -1,6 +1,7 @@
 #include "base/utf8.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 namespace {
@@ -25,6 +26,18 @@ LeadByte classify(uint8_t b) {
   if (b < 0xF4) return {.num_bytes = 4};
   if (b == 0xF4) return {.num_bytes = 4, .second_max = 0x8F};
   return {};
+}
+
+// Bytes at the front that are ASCII for certain: most text is nothing else.
+size_t ascii_prefix(std::string_view bytes) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  size_t length = 0;
+  for (uint64_t word = 0; bytes.size() - length >= sizeof(word); length += sizeof(word)) {
+    std::memcpy(&word, bytes.data() + length, sizeof(word));
+    if ((word & kHighBits) != 0) return length;
+  }
+  while (length < bytes.size() && byte_at(bytes, length) < 0x80) ++length;
+  return length;
 }
 
 void append_hex_escape(std::string& out, uint8_t b) {
@@ -76,6 +89,9 @@ void append_utf8(std::string& out, char32_t code_point) {
 
 bool is_valid_utf8(std::string_view bytes) {
   while (!bytes.empty()) {
+    const size_t num_ascii = ascii_prefix(bytes);
+    if (num_ascii == bytes.size()) return true;
+    bytes.remove_prefix(num_ascii);
     const Utf8Char c = decode_utf8(bytes);
     if (!c.is_valid) return false;
     bytes.remove_prefix(static_cast<size_t>(c.num_bytes));

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -17,6 +18,8 @@ constexpr float kGreedyTemperature = 1e-5F;
 // First size of the nucleus search, and its growth: most nuclei of trained models are smaller.
 constexpr size_t kNucleusStart = 64;
 constexpr size_t kNucleusGrowth = 8;
+// Passes over a row keep so many running results: with one, each element would wait for the last.
+constexpr size_t kLanes = 16;
 
 bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1.0F || params.presence_penalty != 0.0F ||
@@ -183,9 +186,23 @@ int32_t pick(std::span<const int32_t> token_ids, const Weights& weights, double 
   return last_possible;
 }
 
+// Of the first of the largest; 0 when all are -infinity.
+size_t index_of_max(std::span<const float> values) {
+  std::array<float, kLanes> lanes;
+  lanes.fill(kMinusInfinity);
+  const size_t num_whole = values.size() / kLanes * kLanes;
+  for (size_t i = 0; i < num_whole; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] = std::max(lanes[j], values[i + j]);
+  }
+  float max = *std::max_element(lanes.begin(), lanes.end());
+  for (const float value : values.subspan(num_whole)) max = std::max(max, value);
+  const auto first = std::find(values.begin(), values.end(), max);
+  return first == values.end() ? 0 : static_cast<size_t>(first - values.begin());
+}
+
 // log(sum(exp(logits))), with the sum taken in double, in id order.
 double log_sum_exp(std::span<const float> logits) {
-  const float max_logit = *std::max_element(logits.begin(), logits.end());
+  const float max_logit = logits[index_of_max(logits)];
   double total = 0;
   for (const float logit : logits) total += static_cast<double>(std::exp(logit - max_logit));
   return static_cast<double>(max_logit) + std::log(total);
@@ -220,14 +237,15 @@ void TokenCounts::add_generated(int32_t token_id) {
 int32_t sample(const SamplingParams& params, const SamplerInput& input, SamplerScratch& scratch) {
   DCHECK(!input.logits.empty());
   const std::span<const float> logits = adjusted_logits(params, input, scratch);
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (params.temperature < kGreedyTemperature || *best == kMinusInfinity) {
-    return static_cast<int32_t>(best - logits.begin());
+  const size_t best = index_of_max(logits);
+  if (params.temperature < kGreedyTemperature || logits[best] == kMinusInfinity) {
+    return static_cast<int32_t>(best);
   }
   scratch.token_ids.resize(logits.size());
   std::iota(scratch.token_ids.begin(), scratch.token_ids.end(), 0);
   const MoreProbable more_probable{logits};
-  const Weights weights{.logits = logits, .max_logit = *best, .temperature = params.temperature};
+  const Weights weights{
+      .logits = logits, .max_logit = logits[best], .temperature = params.temperature};
   std::span<int32_t> token_ids = scratch.token_ids;
   token_ids = keep_top_k(params.top_k, token_ids, more_probable);
   token_ids = keep_top_p(params.top_p, token_ids, more_probable, weights);
@@ -235,8 +253,16 @@ int32_t sample(const SamplingParams& params, const SamplerInput& input, SamplerS
   return pick(token_ids, weights, uniform_at(input.seed, input.position));
 }
 
+// x - x is 0 for every finite x and NaN for all others, which a sum keeps.
 bool all_finite(std::span<const float> logits) {
-  return std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  std::array<float, kLanes> lanes = {};
+  const size_t num_whole = logits.size() / kLanes * kLanes;
+  for (size_t i = 0; i < num_whole; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += logits[i + j] - logits[i + j];
+  }
+  float sum = std::accumulate(lanes.begin(), lanes.end(), 0.0F);
+  for (const float logit : logits.subspan(num_whole)) sum += logit - logit;
+  return sum == 0.0F;
 }
 
 bool all_equal(std::span<const float> logits) {

@@ -200,8 +200,26 @@ TEST(Sampler, LargeLogitsKeepFiniteLogprobs) {
 
 TEST(Sampler, SeesNonFiniteLogits) {
   EXPECT_TRUE(all_finite(std::vector<float>{0, 3e38F}));
-  EXPECT_FALSE(all_finite(std::vector<float>{0, kInfinity}));
-  EXPECT_FALSE(all_finite(std::vector<float>{std::nanf(""), 0}));
+  EXPECT_TRUE(all_finite(std::vector<float>(100, -3e38F)));
+  for (size_t at = 0; at < 40; ++at) {
+    for (const float fault : {kInfinity, -kInfinity, std::nanf("")}) {
+      std::vector<float> logits(40, 3e38F);
+      logits[at] = fault;
+      EXPECT_FALSE(all_finite(logits)) << at;
+    }
+  }
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfEqualsWhereverItIs) {
+  const SamplingParams greedy{.temperature = 0};
+  SamplerScratch scratch;
+  for (size_t size = 1; size <= 50; ++size) {
+    for (size_t first = 0; first < size; ++first) {
+      std::vector<float> logits(size, -5.0F);
+      for (size_t i = first; i < size; i += 3) logits[i] = -1.0F;
+      EXPECT_EQ(sample(greedy, {.logits = logits}, scratch), static_cast<int32_t>(first));
+    }
+  }
 }
 
 }  // namespace
