@@ -1,7 +1,8 @@
 // CPU time of the server per generated token, with a model that answers at once: HTTP, chat
 // rendering, tokenizer, scheduling, sampling, detokenizing and SSE for a number of streams at a
-// time. The client is a process of its own, so that its time does not count. The share of the
-// engine is measured by giving it the same requests without a server.
+// time. The client is a process of its own, so that its time does not count. Shown as a whole and
+// by thread (the engine's schedules, samples and detokenizes, the others do the rest), and beside
+// it the engine given the same requests without a server.
 //   server_bench [STREAMS] [TOKENS] [ROUNDS]
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -16,6 +17,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -88,6 +92,19 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// CPU time of the threads of this process by their names, in seconds.
+std::map<std::string, double> cpu_by_thread() {
+  std::map<std::string, double> seconds;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(entry.path() / "comm"), name);
+    double nanoseconds = 0;
+    std::ifstream(entry.path() / "schedstat") >> nanoseconds;
+    seconds[name] += nanoseconds * 1e-9;
+  }
+  return seconds;
 }
 
 // --- the client process
@@ -230,19 +247,29 @@ int run(const Load& load, int32_t num_rounds) {
   const double num_tokens = 1.0 * load.num_tokens * load.num_streams;
   Spread whole;
   Spread alone;
+  std::map<std::string, Spread> threads;
   for (int32_t round = 0; round < num_rounds; ++round) {
+    auto threads_before = cpu_by_thread();
     const double start = cpu_seconds();
     client.run(server->port());
     const double middle = cpu_seconds();
+    for (const auto& [name, seconds] : cpu_by_thread()) {
+      threads[name].values.push_back((seconds - threads_before[name]) / num_tokens * 1e6);
+    }
+    const double begin_alone = cpu_seconds();
     run_engine_alone(*engine, load, ids);
     whole.values.push_back((middle - start) / num_tokens * 1e6);
-    alone.values.push_back((cpu_seconds() - middle) / num_tokens * 1e6);
+    alone.values.push_back((cpu_seconds() - begin_alone) / num_tokens * 1e6);
   }
   fmt::print("{} streams of {} tokens, {} rounds; microseconds of CPU per token\n",
              load.num_streams,
              load.num_tokens,
              num_rounds);
   fmt::print("  whole server        {:6.2f} to {:6.2f}\n", whole.min(), whole.max());
+  for (const auto& [name, spread] : threads) {
+    if (spread.max() < 0.01) continue;
+    fmt::print("    {:<18}{:6.2f} to {:6.2f}\n", name, spread.min(), spread.max());
+  }
   fmt::print("  engine alone        {:6.2f} to {:6.2f}\n", alone.min(), alone.max());
   fmt::print("  HTTP and SSE        {:6.2f} (difference of the least)\n",
              whole.min() - alone.min());

@@ -423,6 +423,13 @@ void add_network(CLI::App& app, ServeFlags& flags) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--queue-timeout",
+                 flags.queue_timeout_seconds,
+                 "Seconds that a completion may wait until it runs; 0: any time")
+      ->check(range(0, 86'400))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--shutdown-seconds", flags.shutdown_seconds, "For accepted work after SIGTERM")
       ->check(range(0, 86'400))
       ->type_name("N")
@@ -470,9 +477,11 @@ void add_observation(CLI::App& app, ServeFlags& flags) {
   app.add_option("--request-log", flags.request_log, "One line of JSON per request into a file")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--soft-watchdog-timeout",
-                 flags.soft_watchdog_seconds,
-                 "Seconds without a step before the engine's state is written down; 0: never")
+  app.add_option(
+         "--soft-watchdog-timeout",
+         flags.soft_watchdog_seconds,
+         "Seconds without a step, and ten times the usual one, before the engine's state is "
+         "written down; 0: never")
       ->check(range(0, 86'400))
       ->type_name("N")
       ->capture_default_str()

@@ -146,10 +146,11 @@ struct ServeFlags {
   KvFlags kv;
   int32_t shutdown_seconds = 30;
   int32_t request_timeout_seconds = 0;  // 0: none
+  int32_t queue_timeout_seconds = 0;    // 0: none
   int32_t body_memory_megabytes = 256;
 
   int32_t watchdog_seconds = 300;      // 0: off
-  int32_t soft_watchdog_seconds = 30;  // 0: off
+  int32_t soft_watchdog_seconds = 10;  // at the least; 0: off
   std::optional<Path> crash_dump_dir;  // none: the directory for temporary files
   std::optional<Path> request_log;
 

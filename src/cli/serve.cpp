@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/crash_report.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/exit_codes.h"
 #include "cli/peer_flags.h"
 #include "cli/session.h"
 #include "cli/version.h"
@@ -58,9 +60,14 @@ server::ServerConfig server_config(const ServeFlags& flags) {
                          .give_up_after = std::chrono::seconds(flags.watchdog_seconds)};
   config.dump_dir = dump_dir(flags);
   config.request_timeout = std::chrono::seconds(flags.request_timeout_seconds);
+  config.queue_timeout = std::chrono::seconds(flags.queue_timeout_seconds);
   config.allowed_hosts = flags.allowed_hosts;
   config.version = version_number();
   config.shutdown_timeout = std::chrono::seconds(flags.shutdown_seconds);
+  config.on_early_signal = [](int signal) {
+    print_note(fmt::format("signal {}: stopped before the model was loaded", signal));
+    std::_Exit(kExitOk);  // loading cannot be called off
+  };
   return config;
 }
 

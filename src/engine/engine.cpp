@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/thread_name.h"
 #include "engine/admission.h"
 #include "engine/engine_core.h"
 #include "engine/kv_tier.h"
@@ -183,6 +184,7 @@ class Engine::Impl final {
   }
 
   void run() {
+    name_this_thread("nibble-engine");
     while (true) {
       Mail mail = wait_for_mail();
       for (Submission& submission : mail.submissions) start(std::move(submission));

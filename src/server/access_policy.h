@@ -36,6 +36,12 @@ class AccessPolicy final {
   };
   explicit AccessPolicy(Options options) : options_(std::move(options)) {}
 
+  // From now on. Like everything here, on the I/O thread once the server runs.
+  void replace_keys(ApiKeys keys, ApiKeys admin_keys) {
+    options_.keys = std::move(keys);
+    options_.admin_keys = std::move(admin_keys);
+  }
+
   // The refusal of a request (400, 401 or 403), or nothing.
   std::optional<HttpResponse> refusal(const HttpRequest& request, Access access) const;
 

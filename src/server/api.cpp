@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "server/error_response.h"
 #include "server/field_reader.h"
 #include "server/open_metrics.h"
@@ -18,6 +19,8 @@ namespace nibble::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kProfileFromOutside =
+    "this server has no profiler of its own; profile its process, e.g. perf record -g -p PID";
 
 Error api_error(Errc code, std::string message, std::string reason) {
   return {code, std::move(message), std::move(reason), {}};
@@ -25,6 +28,25 @@ Error api_error(Errc code, std::string message, std::string reason) {
 
 std::string reason_of(const Error& error) {
   return error.reason.empty() ? errc_name(error.code) : error.reason;
+}
+
+// What a client's `field` asks for, within the operator's limit; 0: no limit.
+Result<Duration> timeout_of(const HttpRequest& request, std::string_view field, Duration limit) {
+  constexpr int64_t kMaxMilliseconds = 86'400'000;
+  const std::string* text = request.header(field);
+  if (text == nullptr) return limit;
+  int64_t milliseconds = 0;
+  const auto [end, fault] =
+      std::from_chars(text->data(), text->data() + text->size(), milliseconds);
+  const bool is_number = fault == std::errc() && end == text->data() + text->size();
+  if (!is_number || milliseconds < 1 || milliseconds > kMaxMilliseconds) {
+    Error error = invalid_argument(
+        fmt::format("{}: expected milliseconds from 1 to {}", field, kMaxMilliseconds));
+    error.param = std::string(field);
+    return error;
+  }
+  const Duration asked = std::chrono::milliseconds(milliseconds);
+  return limit > Duration::zero() ? std::min(limit, asked) : asked;
 }
 
 // Compiled constraints that are kept: each up to Limits::max_cached_bytes.
@@ -65,6 +87,8 @@ struct Api::Route {
   Planner plan = nullptr;   // or a completion
   ErrorAdapter adapt_error = nullptr;
   std::string_view fixed_body = {};  // of a completion that every caller of the route gets
+  // Or nothing of these, and why.
+  std::string_view unsupported = "this server completes text; it does nothing else";
 };
 
 const Api::Route* Api::find_route(std::string_view path) {
@@ -109,6 +133,14 @@ const Api::Route* Api::find_route(std::string_view path) {
        .allow = kWrite,
        .work = &Api::count_anthropic_tokens,
        .adapt_error = &to_anthropic_error},
+      {.path = "/start_profile",
+       .allow = kWrite,
+       .access = Access::kAdmin,
+       .unsupported = kProfileFromOutside},
+      {.path = "/stop_profile",
+       .allow = kWrite,
+       .access = Access::kAdmin,
+       .unsupported = kProfileFromOutside},
       // Known to clients, not to a model that only writes text.
       {.path = "/v1/embeddings", .allow = kWrite},
       {.path = "/v1/rerank", .allow = kWrite},
@@ -240,9 +272,7 @@ std::optional<HttpResponse> Api::head_refusal(const HttpRequest& head) const {
   if (head.method == "OPTIONS") return std::nullopt;
   if (!route->is_built_in()) {
     return error_response(
-        501,
-        api_error(
-            Errc::kUnsupported, "this server completes text; it does nothing else", "unsupported"));
+        501, api_error(Errc::kUnsupported, std::string(route->unsupported), "unsupported"));
   }
   if (route->plan != nullptr && is_draining_.load()) {
     return error_response(
@@ -413,6 +443,7 @@ json::Object Api::model_object(const std::string& name, const HttpRequest& reque
 // --- completions
 
 void Api::run_parser() {
+  name_this_thread("nibble-parser");
   while (auto task = unparsed_.pop()) (*task)();
 }
 
@@ -432,39 +463,21 @@ void Api::parse_and_start(const HttpRequest& request,
 }
 
 Result<GenerationPlan> Api::make_plan(const HttpRequest& request, Planner planner) {
-  TRY_ASSIGN(const std::optional<TimePoint> deadline, deadline_of(request));
+  TRY_ASSIGN(const Duration timeout,
+             timeout_of(request, "x-request-timeout-ms", options_.request_timeout));
+  TRY_ASSIGN(const Duration queue_timeout,
+             timeout_of(request, "x-queue-timeout-ms", options_.queue_timeout));
   TRY_ASSIGN(GenerationPlan plan, (planner_.*planner)(request));
-  plan.deadline = deadline;
+  if (timeout > Duration::zero()) plan.deadline = request.received_at + timeout;
   plan.owner = request.owner;
   // The engine shares the machine and cached prefixes by owner.
   const bool has_owner = request.owner != KeyId{};
   const std::string owner = has_owner ? fmt::format("{:016x}", request.owner.value) : "";
-  for (engine::Request& sequence : plan.sequences) sequence.owner = owner;
-  return plan;
-}
-
-// The client's x-request-timeout-ms within the operator's limit.
-Result<std::optional<TimePoint>> Api::deadline_of(const HttpRequest& request) const {
-  constexpr std::string_view kField = "x-request-timeout-ms";
-  constexpr int64_t kMaxMilliseconds = 86'400'000;
-  std::optional<Duration> timeout;
-  if (options_.request_timeout > Duration::zero()) timeout = options_.request_timeout;
-  if (const std::string* text = request.header(kField)) {
-    int64_t milliseconds = 0;
-    const auto [end, fault] =
-        std::from_chars(text->data(), text->data() + text->size(), milliseconds);
-    const bool is_number = fault == std::errc() && end == text->data() + text->size();
-    if (!is_number || milliseconds < 1 || milliseconds > kMaxMilliseconds) {
-      Error error = invalid_argument(
-          fmt::format("{}: expected milliseconds from 1 to {}", kField, kMaxMilliseconds));
-      error.param = std::string(kField);
-      return error;
-    }
-    const Duration asked = std::chrono::milliseconds(milliseconds);
-    timeout = timeout ? std::min(*timeout, asked) : asked;
+  for (engine::Request& sequence : plan.sequences) {
+    sequence.owner = owner;
+    sequence.queue_timeout = queue_timeout;
   }
-  if (!timeout) return std::optional<TimePoint>();
-  return std::optional<TimePoint>(request.received_at + *timeout);
+  return plan;
 }
 
 void Api::work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work) {

@@ -33,9 +33,10 @@ class Api final {
   struct Options {
     ServedModel model;
     std::string version;
-    AccessPolicy access;
+    const AccessPolicy& access;  // outlives it
     Duration heartbeat_interval = std::chrono::seconds(15);
     Duration request_timeout = Duration::zero();  // of completions, in all; 0: none
+    Duration queue_timeout = Duration::zero();    // of completions, until they run; 0: none
     int32_t num_parser_threads = 1;
     size_t max_unparsed_requests = 512;
     std::vector<KernelSelection> kernels;
@@ -96,7 +97,6 @@ class Api final {
   using Planner = Result<GenerationPlan> (GenerationPlanner::*)(const HttpRequest&) const;
   void parse_and_start(const HttpRequest& request, const Exchange& exchange, const Route& route);
   Result<GenerationPlan> make_plan(const HttpRequest& request, Planner planner);
-  Result<std::optional<TimePoint>> deadline_of(const HttpRequest& request) const;
   void work_and_respond(const HttpRequest& request, const Exchange& exchange, Answer work);
   void serve_response(const HttpRequest& request, Exchange exchange);
   HttpResponse forget_response(KeyId owner, const std::string& id);

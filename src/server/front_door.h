@@ -13,7 +13,8 @@ namespace nibble::server {
 
 class FrontDoor final {
  public:
-  explicit FrontDoor(AccessPolicy access) : access_(std::move(access)) {}
+  // `access` must outlive it.
+  explicit FrontDoor(const AccessPolicy& access) : access_(access) {}
 
   HttpHandlers handlers();
   // `api` must outlive the HTTP server. Once; any thread.
@@ -24,7 +25,7 @@ class FrontDoor final {
   std::optional<HttpResponse> check_head(const HttpRequest& head) const;
   static HttpResponse answer(const HttpRequest& request);
 
-  const AccessPolicy access_;
+  const AccessPolicy& access_;
   std::optional<HttpHandlers> opened_;
   std::atomic<const HttpHandlers*> api_ = nullptr;
 };

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "server/http_acceptor-inl.h"
 #include "server/http_connection-inl.h"
 
@@ -55,6 +56,7 @@ class HttpServer::Impl final {
         main_(io_context_, Listener::kMain, context_),
         admin_(io_context_, Listener::kAdmin, context_),
         signals_(io_context_),
+        hangup_(io_context_),
         io_(std::make_shared<IoThread>(
             [this](std::function<void()> task) { asio::post(io_context_, std::move(task)); })) {}
   ~Impl() { stop(); }
@@ -92,6 +94,12 @@ class HttpServer::Impl final {
     });
   }
 
+  void on_hangup(std::function<void()> callback) {
+    error_code code;
+    hangup_.add(SIGHUP, code);
+    await_hangup(std::move(callback));
+  }
+
   void stop() {
     io_->close();
     if (!thread_.joinable()) return;
@@ -101,6 +109,7 @@ class HttpServer::Impl final {
       main_.close();
       admin_.close();
       signals_.cancel(ignored);
+      hangup_.cancel(ignored);
       context_.close_all();
       work_.reset();
     });
@@ -108,9 +117,18 @@ class HttpServer::Impl final {
   }
 
  private:
+  void await_hangup(std::function<void()> callback) {
+    hangup_.async_wait([this, callback = std::move(callback)](error_code failed, int) mutable {
+      if (failed) return;
+      callback();
+      await_hangup(std::move(callback));
+    });
+  }
+
   // Boost throws where it has no error code to give, and allocation may fail: the other connections
   // go on.
   void run() {
+    name_this_thread("nibble-io");
     while (true) {
       try {
         io_context_.run();
@@ -127,6 +145,7 @@ class HttpServer::Impl final {
   Acceptor main_;
   Acceptor admin_;  // not open without an admin port
   asio::signal_set signals_;
+  asio::signal_set hangup_;
   std::shared_ptr<IoThread> io_;
   std::thread thread_;
 };
@@ -148,6 +167,9 @@ const std::shared_ptr<IoThread>& HttpServer::io() const { return impl_->io(); }
 void HttpServer::start() { impl_->start(); }
 void HttpServer::on_signal(std::function<void(int)> callback) {
   impl_->on_signal(std::move(callback));
+}
+void HttpServer::on_hangup(std::function<void()> callback) {
+  impl_->on_hangup(std::move(callback));
 }
 bool HttpServer::wait_until_idle(Duration timeout) { return impl_->wait_until_idle(timeout); }
 void HttpServer::stop() { impl_->stop(); }

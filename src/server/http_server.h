@@ -131,6 +131,8 @@ class HttpServer final {
   // Calls back on the I/O thread at the first SIGTERM or SIGINT. Afterwards both have their default
   // action again, so that a second one ends the process at once.
   void on_signal(std::function<void(int)> callback);
+  // Calls back on the I/O thread at every SIGHUP.
+  void on_hangup(std::function<void()> callback);
   // Waits until no exchange is open, or `timeout` has passed. Any thread but the I/O thread.
   bool wait_until_idle(Duration timeout);
   // Closes everything and joins the I/O thread.

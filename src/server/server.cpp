@@ -3,8 +3,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -45,16 +48,28 @@ Result<ApiKeys> load_keys(const std::optional<Path>& file) {
   return file ? ApiKeys::load(*file) : ApiKeys();
 }
 
+struct Keys {
+  ApiKeys users;
+  ApiKeys admins;
+};
+
+// Both files, or nothing.
+Result<Keys> load_all_keys(const ServerConfig& config) {
+  Keys keys;
+  TRY_ASSIGN(keys.users, load_keys(config.api_key_file));
+  TRY_ASSIGN(keys.admins, load_keys(config.admin_key_file));
+  return keys;
+}
+
 Result<AccessPolicy> make_access_policy(const ServerConfig& config) {
-  TRY_ASSIGN(ApiKeys keys, load_keys(config.api_key_file));
-  TRY_ASSIGN(ApiKeys admin_keys, load_keys(config.admin_key_file));
-  TRY(check_bind_address(config.http.host, keys, "--api-key-file"));
+  TRY_ASSIGN(Keys keys, load_all_keys(config));
+  TRY(check_bind_address(config.http.host, keys.users, "--api-key-file"));
   const std::string& admin_host = config.http.admin.host;
   if (!admin_host.empty()) {
-    TRY(check_bind_address(admin_host, admin_keys, "--admin-api-key-file"));
+    TRY(check_bind_address(admin_host, keys.admins, "--admin-api-key-file"));
   }
-  return AccessPolicy({.keys = std::move(keys),
-                       .admin_keys = std::move(admin_keys),
+  return AccessPolicy({.keys = std::move(keys.users),
+                       .admin_keys = std::move(keys.admins),
                        .allowed_hosts = config.allowed_hosts});
 }
 
@@ -74,7 +89,11 @@ class Server::Impl final {
 
   uint16_t port() const { return http_->port(); }
   uint16_t admin_port() const { return http_->admin_port(); }
-  void start() { http_->start(); }
+
+  void start() {
+    if (config_.handles_signals) watch_signals();
+    http_->start();
+  }
 
   void attach(const ModelConfig& model, engine::Engine& engine, const text::Tokenizer& tokenizer) {
     CHECK(api_ == nullptr) << "a server has one model";
@@ -86,13 +105,8 @@ class Server::Impl final {
     if (config_.http.limits.body_bytes == 0) {
       http_->set_body_limit(body_limit(engine.max_context()));
     }
-    if (config_.handles_signals) {
-      http_->on_signal([this](int signal) {
-        log_warning("signal {}: finishing accepted work; a second signal ends at once", signal);
-        request_shutdown();
-      });
-    }
     front_door_.open(api_->handlers());
+    is_attached_.store(true);
   }
 
   void request_shutdown() {
@@ -101,14 +115,19 @@ class Server::Impl final {
       is_shutdown_requested_ = true;
     }
     api_->start_draining();
-    shutdown_.notify_all();
+    wished_.notify_all();
+  }
+
+  Result<void> reload_keys() {
+    TRY_ASSIGN(Keys loaded, load_all_keys(config_));
+    const auto keys = std::make_shared<Keys>(std::move(loaded));
+    http_->io()->post(
+        [this, keys] { access_.replace_keys(std::move(keys->users), std::move(keys->admins)); });
+    return {};
   }
 
   void run() {
-    {
-      std::unique_lock lock(mutex_);
-      shutdown_.wait(lock, [&] { return is_shutdown_requested_; });
-    }
+    while (wait_for_wish() == Wish::kReload) reload_and_report();
     engine_->drain(std::chrono::steady_clock::now() + config_.shutdown_timeout);
     if (!http_->wait_until_idle(kFlushTimeout))
       log_warning("some clients did not take their last bytes");
@@ -116,6 +135,41 @@ class Server::Impl final {
   }
 
  private:
+  enum class Wish { kReload, kShutdown };
+
+  Wish wait_for_wish() {
+    std::unique_lock lock(mutex_);
+    wished_.wait(lock, [&] { return is_shutdown_requested_ || is_reload_requested_; });
+    is_reload_requested_ = false;
+    return is_shutdown_requested_ ? Wish::kShutdown : Wish::kReload;
+  }
+
+  void reload_and_report() {
+    const Result<void> reloaded = reload_keys();
+    if (reloaded.ok()) return log_warning("the API keys were read again");
+    log_error("the API keys stay as they are: {}", reloaded.error().message);
+  }
+
+  void watch_signals() {
+    http_->on_signal([this](int signal) { on_signal(signal); });
+    if (!config_.api_key_file && !config_.admin_key_file) return;
+    http_->on_hangup([this] {
+      const std::lock_guard lock(mutex_);
+      is_reload_requested_ = true;
+      wished_.notify_all();
+    });
+  }
+
+  void on_signal(int signal) {
+    if (!is_attached_.load()) {
+      if (config_.on_early_signal) return config_.on_early_signal(signal);
+      CHECK(::raise(signal) == 0);
+      return;
+    }
+    log_warning("signal {}: finishing accepted work; a second signal ends at once", signal);
+    request_shutdown();
+  }
+
   void watch_engine() {
     watchdog_.emplace(
         Watchdog::Options{.limits = config_.stall_limits, .dump_dir = config_.dump_dir},
@@ -143,6 +197,7 @@ class Server::Impl final {
             .access = access_,
             .heartbeat_interval = config_.ping_interval,
             .request_timeout = config_.request_timeout,
+            .queue_timeout = config_.queue_timeout,
             .max_unparsed_requests = static_cast<size_t>(config_.http.max_connections),
             .kernels = model.kernels,
             .load_seconds = model.load_seconds,
@@ -151,12 +206,14 @@ class Server::Impl final {
   }
 
   const ServerConfig config_;
-  const AccessPolicy access_;
+  AccessPolicy access_;  // the I/O thread's once it runs
   engine::Engine* engine_ = nullptr;
+  std::atomic<bool> is_attached_ = false;
 
   std::mutex mutex_;
-  std::condition_variable shutdown_;
+  std::condition_variable wished_;
   bool is_shutdown_requested_ = false;
+  bool is_reload_requested_ = false;
 
   std::optional<RequestLog> request_log_;
   std::optional<Watchdog> watchdog_;
@@ -183,6 +240,7 @@ void Server::attach(const ModelConfig& model,
                     const text::Tokenizer& tokenizer) {
   impl_->attach(model, engine, tokenizer);
 }
+Result<void> Server::reload_keys() { return impl_->reload_keys(); }
 void Server::request_shutdown() { impl_->request_shutdown(); }
 void Server::run() { impl_->run(); }
 

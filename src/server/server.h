@@ -51,8 +51,13 @@ struct ServerConfig {
 
   Duration ping_interval = std::chrono::seconds(15);     // of silent streams
   Duration request_timeout = Duration::zero();           // of completions, in all; 0: none
+  Duration queue_timeout = Duration::zero();             // of completions, until they run; 0: none
   Duration shutdown_timeout = std::chrono::seconds(30);  // for accepted work after SIGTERM
-  bool handles_signals = true;                           // SIGTERM and SIGINT end it
+  // SIGTERM and SIGINT end it, SIGHUP makes it read the key files again.
+  bool handles_signals = true;
+  // The first SIGTERM or SIGINT before attach(), when nothing was accepted that could be lost; on
+  // the I/O thread. Empty: the default action.
+  std::function<void(int)> on_early_signal;
 };
 
 class Api;
@@ -68,9 +73,11 @@ class Server final {
   uint16_t admin_port() const;  // 0: there is none
   // Answers from now on: /health says 200, everything else 503 until a model is there.
   void start();
-  // Serves this model from now on. Once. Engine and tokenizer must outlive the server. Until here
-  // SIGTERM and SIGINT have their default action, as nothing was accepted that could be lost.
+  // Serves this model from now on. Once. Engine and tokenizer must outlive the server.
   void attach(const ModelConfig& model, engine::Engine& engine, const text::Tokenizer& tokenizer);
+  // Reads the key files again; from the next request on the new keys count. An error leaves the
+  // old ones in place. Also called by SIGHUP.
+  Result<void> reload_keys();
   // Makes run() return. Any thread, after attach(); also called by the first signal.
   void request_shutdown();
   // Serves until a shutdown is requested, then: readiness 503, no new completions, accepted work

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <future>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "server/server_testing.h"
@@ -49,6 +52,85 @@ TEST(Loading, WantsAKeyForAllButHealth) {
   EXPECT_EQ(http_get(server->port(), "/ready").status, 503);
   EXPECT_EQ(http_get(server->port(), "/v1/models").status, 401);
   EXPECT_EQ(http_get(server->port(), "/v1/models", bearer("sesame")).status, 503);
+}
+
+TEST(Loading, TellsOfASignalThatEndsIt) {
+  std::promise<int> told;
+  const auto server =
+      Server::listen(
+          {.http = {.port = 0}, .on_early_signal = [&](int signal) { told.set_value(signal); }})
+          .value();
+  server->start();
+  ASSERT_EQ(::raise(SIGTERM), 0);
+  EXPECT_EQ(told.get_future().get(), SIGTERM);
+}
+
+int status_with(uint16_t port, std::string_view key) {
+  return http_get(port, "/v1/models", bearer(key)).status;
+}
+
+TEST(KeyReload, TakesTheKeysOfBothFilesFromThenOn) {
+  const KeyFile keys("reload_keys", "old\nstays\n");
+  const KeyFile admin_keys("reload_admin", "root\n");
+  TestServer server({.config = {.api_key_file = keys.path(), .admin_key_file = admin_keys.path()}});
+  EXPECT_EQ(status_with(server.port(), "old"), 200);
+  keys.write("new\nstays\n");
+  admin_keys.write("boss\n");
+  EXPECT_EQ(status_with(server.port(), "new"), 401);
+  ASSERT_TRUE(server.server().reload_keys().ok());
+  EXPECT_EQ(status_with(server.port(), "old"), 401);
+  EXPECT_EQ(status_with(server.port(), "root"), 401);
+  for (const char* key : {"new", "stays", "boss"}) EXPECT_EQ(status_with(server.port(), key), 200);
+}
+
+TEST(KeyReload, KeepsAllKeysWhenOneFileIsBad) {
+  const KeyFile keys("reload_keys", "old\n");
+  const KeyFile admin_keys("reload_admin", "root\n");
+  TestServer server({.config = {.api_key_file = keys.path(), .admin_key_file = admin_keys.path()}});
+  keys.write("new\n");
+  admin_keys.write("\n\n");
+  const Result<void> reloaded = server.server().reload_keys();
+  ASSERT_FALSE(reloaded.ok());
+  EXPECT_THAT(reloaded.error().message, HasSubstr("holds no API key"));
+  EXPECT_EQ(status_with(server.port(), "old"), 200);
+  EXPECT_EQ(status_with(server.port(), "root"), 200);
+  EXPECT_EQ(status_with(server.port(), "new"), 401);
+}
+
+TEST(KeyReload, HappensAtSighup) {
+  TestServer model;  // lends its engine
+  const KeyFile keys("reload_keys", "old\n");
+  const auto server = Server::listen({.http = {.port = 0}, .api_key_file = keys.path()}).value();
+  server->start();
+  server->attach({.served_names = {"tiny"}}, model.engine(), tiny_tokenizer());
+  std::thread running([&] { server->run(); });
+  keys.write("new\n");
+  ASSERT_EQ(::raise(SIGHUP), 0);
+  while (status_with(server->port(), "new") != 200) std::this_thread::yield();
+  EXPECT_EQ(status_with(server->port(), "old"), 401);
+  server->request_shutdown();
+  running.join();
+}
+
+TEST(QueueTimeout, EndsARequestThatWaitsLonger) {
+  TestServer server({.engine = {.max_running_requests = 1, .eos_token_ids = {kTinyEos}}});
+  server.hold();
+  TestClient running(server.port());
+  running.send(post_request("/v1/chat/completions", chat_body(R"(, "stream": true)")));
+  running.read_until("assistant");
+  TestClient waiting(server.port());
+  waiting.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Queue-Timeout-Ms: 1\r\n" +
+      fmt::format("Content-Length: {}\r\n\r\n{}", chat_body().size(), chat_body()));
+  EXPECT_TRUE(server.wait_for_stats(
+      [](const engine::EngineStats& stats) { return stats.num_queued + stats.num_running == 2; }));
+  const auto later = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+  while (std::chrono::steady_clock::now() < later) std::this_thread::yield();
+  server.release();
+  const std::string answer = waiting.read_until("queue_timeout");
+  EXPECT_THAT(answer, HasSubstr("429 Too Many Requests"));
+  EXPECT_THAT(answer, HasSubstr("retry-after: "));
+  EXPECT_THAT(running.read_until("[DONE]"), HasSubstr("[DONE]"));
 }
 
 TEST(Deadline, EndsARequestThatTakesLonger) {

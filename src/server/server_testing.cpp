@@ -89,9 +89,11 @@ std::vector<std::string> without_repeats(std::vector<std::string> names) {
 KeyFile::KeyFile(std::string_view name, std::string_view keys)
     : path_(std::filesystem::temp_directory_path() /
             fmt::format("nibble_{}.{}", name, ::getpid())) {
-  std::ofstream(path_) << keys;
+  write(keys);
   std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
 }
+
+void KeyFile::write(std::string_view keys) const { std::ofstream(path_) << keys; }
 
 KeyFile::~KeyFile() { std::filesystem::remove(path_); }
 

@@ -48,6 +48,7 @@ class KeyFile final {
   KeyFile(const KeyFile&) = delete;
   KeyFile& operator=(const KeyFile&) = delete;
   const Path& path() const { return path_; }
+  void write(std::string_view keys) const;
 
  private:
   Path path_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace nibble::server {
 namespace {
@@ -54,6 +56,7 @@ bool write_all(int fd, std::string_view text) {
 
 StallDetector::Verdict StallDetector::look(const EngineProgress& progress, TimePoint now) {
   if (!progress.has_work || progress.num_steps != num_steps_) {
+    note_steps(progress, now);
     num_steps_ = progress.num_steps;
     last_change_ = now;
     has_dumped_ = false;
@@ -64,8 +67,31 @@ StallDetector::Verdict StallDetector::look(const EngineProgress& progress, TimeP
   };
   if (is_over(limits_.give_up_after)) return Verdict::kGiveUp;
   if (has_dumped_ || !is_over(limits_.dump_after)) return Verdict::kFine;
+  constexpr int64_t kMediansOfAStall = 10;
+  if (stalled_for_ < kMediansOfAStall * median_step()) return Verdict::kFine;
   has_dumped_ = true;
   return Verdict::kDump;
+}
+
+void StallDetector::note_steps(const EngineProgress& progress, TimePoint now) {
+  const int64_t num_new = progress.num_steps - num_steps_;
+  if (num_steps_ < 0 || num_new <= 0) return;
+  const Duration mean = (now - last_change_) / num_new;
+  if (step_times_.size() < kRecentLooks) {
+    step_times_.push_back(mean);
+    return;
+  }
+  step_times_[next_time_] = mean;
+  next_time_ = (next_time_ + 1) % kRecentLooks;
+}
+
+Duration StallDetector::median_step() const {
+  constexpr size_t kFewest = 4;  // one stall is not how long steps take
+  if (step_times_.size() < kFewest) return Duration::zero();
+  std::vector<Duration> times = step_times_;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 Watchdog::Watchdog(Options options, Engine engine)
@@ -89,6 +115,7 @@ double Watchdog::stalled_seconds() const {
 }
 
 void Watchdog::run() {
+  name_this_thread("nibble-watchdog");
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, options_.interval, [this] { return is_stopping_; })) {
     lock.unlock();

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -25,7 +26,8 @@ struct EngineProgress {
 class StallDetector final {
  public:
   struct Limits {
-    Duration dump_after = std::chrono::seconds(30);      // 0: never
+    // At the least: ten times what steps took lately where that is more. 0: never.
+    Duration dump_after = std::chrono::seconds(10);
     Duration give_up_after = std::chrono::seconds(300);  // 0: never
   };
   enum class Verdict {
@@ -41,11 +43,18 @@ class StallDetector final {
   Duration stalled_for() const { return stalled_for_; }
 
  private:
+  static constexpr size_t kRecentLooks = 32;
+
+  void note_steps(const EngineProgress& progress, TimePoint now);
+  Duration median_step() const;  // 0 until there were some
+
   const Limits limits_;
   int64_t num_steps_ = -1;
   TimePoint last_change_;
   Duration stalled_for_ = Duration::zero();
   bool has_dumped_ = false;
+  std::vector<Duration> step_times_;  // of the last kRecentLooks looks that saw steps
+  size_t next_time_ = 0;
 };
 
 class Watchdog final {

@@ -37,6 +37,16 @@ TEST(StallDetector, TakesEveryStepForProgress) {
   }
 }
 
+TEST(StallDetector, WaitsTenTimesAsLongAsStepsTake) {
+  StallDetector detector({.dump_after = seconds(10), .give_up_after = seconds(0)});
+  for (int i = 0; i <= 5; ++i) detector.look({.num_steps = i, .has_work = true}, at(8 * i));
+  EXPECT_EQ(detector.look({.num_steps = 5, .has_work = true}, at(40 + 79)), Verdict::kFine);
+  EXPECT_EQ(detector.look({.num_steps = 5, .has_work = true}, at(40 + 80)), Verdict::kDump);
+  // Faster ones count in the end.
+  for (int i = 6; i < 100; ++i) detector.look({.num_steps = i, .has_work = true}, at(114 + i));
+  EXPECT_EQ(detector.look({.num_steps = 99, .has_work = true}, at(213 + 10)), Verdict::kDump);
+}
+
 TEST(StallDetector, LetsAnIdleEngineRest) {
   StallDetector detector(kLimits);
   EXPECT_EQ(detector.look({.num_steps = 5, .has_work = false}, at(0)), Verdict::kFine);
