@@ -83,7 +83,7 @@ class Benchmark final {
   }
 
   Result<void> run_one(double rate, int32_t concurrency, uint64_t index) {
-    if (options_.flush_cache) TRY(flush_cache(client_, options_.target));
+    if (options_.flush_cache) TRY(order("/flush_cache", "--flush-cache"));
     RunReport report{.request_rate = rate,
                      .max_concurrency = concurrency,
                      .seed = run_seed(index),
@@ -98,11 +98,17 @@ class Benchmark final {
                            .max_concurrency = concurrency,
                            .max_retries = options_.max_retries,
                            .seed = report.seed};
+    if (options_.profile) TRY(order("/start_profile", "--profile"));
     TRY_ASSIGN(report.record,
                run_load(client_, options_.target, conversations, load, events_.load));
-    report.summary = summarise(report.record);
+    if (options_.profile) TRY(order("/stop_profile", "--profile"));
+    report.summary = summarise(report.record, options_.goals);
     TRY(events_.on_run(report));
     return none_completed(report.summary);
+  }
+
+  Result<void> order(std::string_view route, std::string_view flag) {
+    return post_order(client_, options_.target, route, flag);
   }
 
   Result<void> none_completed(const Summary& summary) const {

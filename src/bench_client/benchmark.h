@@ -29,8 +29,10 @@ struct BenchmarkOptions {
   double burstiness = 1.0;
   int32_t num_warmups = 1;
   int32_t max_retries = 0;
+  Goals goals;  // none: goodput is not counted
   uint64_t seed = 0;
   bool flush_cache = false;  // before every run
+  bool profile = false;      // the server makes one of every run
 };
 
 // One run of the sweep with its settings.

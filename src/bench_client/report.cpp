@@ -109,6 +109,15 @@ void add_dataset(json::Object& object, const BenchmarkOptions& options, const Ru
   }
 }
 
+json::Value goals_object(const Goals& goals) {
+  if (!goals.any()) return {};
+  json::Object object;
+  if (goals.ttft) object.set("ttft", *goals.ttft);
+  if (goals.tpot) object.set("tpot", *goals.tpot);
+  if (goals.e2el) object.set("e2el", *goals.e2el);
+  return object;
+}
+
 void add_settings(json::Object& object, const BenchmarkOptions& options, const RunReport& report) {
   const Target& target = options.target;
   object.set("backend", options.backend);
@@ -133,6 +142,7 @@ void add_settings(json::Object& object, const BenchmarkOptions& options, const R
   object.set("ignore_eos", target.ignore_eos);
   object.set("temperature", target.temperature ? json::Value(*target.temperature) : json::Value());
   object.set("extra_request_body", target.extra_body);
+  object.set("goodput", goals_object(options.goals));
 }
 
 json::Object failure_counts(const Summary& summary) {
@@ -158,6 +168,8 @@ void add_results(json::Object& object, const RunReport& report) {
   object.set("other_input_length", summary.num_other_input_length);
   object.set("other_output_length", summary.num_other_output_length);
   object.set("request_throughput", summary.request_throughput);
+  object.set("request_goodput",
+             summary.request_goodput ? json::Value(*summary.request_goodput) : json::Value());
   object.set("output_throughput", summary.output_throughput);
   object.set("max_output_tokens_per_s", summary.peak_output_throughput);
   object.set("total_token_throughput", summary.total_throughput);
@@ -215,6 +227,7 @@ std::string render_table(const BenchmarkOptions& options, const RunReport& repor
   if (summary.cached_tokens > 0) table.row("Cached input tokens:", summary.cached_tokens);
   table.row("Total generated tokens:", summary.output_tokens);
   table.row("Request throughput (req/s):", summary.request_throughput);
+  if (summary.request_goodput) table.row("Request goodput (req/s):", *summary.request_goodput);
   table.row("Output token throughput (tok/s):", summary.output_throughput);
   table.row("Peak output token throughput (tok/s):", summary.peak_output_throughput);
   table.row("Peak concurrent requests:", int64_t{summary.peak_concurrency});

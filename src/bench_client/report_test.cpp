@@ -93,6 +93,31 @@ TEST(Summary, FailuresAreCountedByKindAndKeepOutOfTheLatencies) {
   EXPECT_EQ(summary.e2el.count, 1);
 }
 
+// Tokens after 10 ms and every 2 ms, the end 2 ms after the last.
+TEST(Summary, GoodputCountsRequestsThatKeepEveryGoal) {
+  RequestRecord slow = answered(100, 6);
+  for (TimePoint& time : slow.reply.token_times) time += std::chrono::milliseconds(90);
+  slow.finished_at += std::chrono::milliseconds(90);
+  const RunRecord run{.start = at(0),
+                      .end = at(2000),
+                      .requests = {answered(0, 6), answered(50, 21), slow, refused("full")}};
+  const auto goodput = [&](const Goals& goals) { return *summarise(run, goals).request_goodput; };
+  EXPECT_DOUBLE_EQ(goodput({.ttft = 10}), 1.0);
+  EXPECT_DOUBLE_EQ(goodput({.ttft = 9}), 0.0);
+  EXPECT_DOUBLE_EQ(goodput({.tpot = 2}), 1.5);
+  EXPECT_DOUBLE_EQ(goodput({.ttft = 10, .e2el = 30}), 0.5);
+  EXPECT_FALSE(summarise(run).request_goodput.has_value());
+}
+
+TEST(Summary, GoodputNeedsToSeeWhatItCounts) {
+  RequestRecord one_token = answered(0, 1);
+  RequestRecord whole = answered(0, 6);
+  whole.reply.token_times.clear();
+  const RunRecord run{.start = at(0), .end = at(1000), .requests = {one_token, whole}};
+  EXPECT_DOUBLE_EQ(*summarise(run, {.tpot = 1}).request_goodput, 1.0);
+  EXPECT_DOUBLE_EQ(*summarise(run, {.e2el = 100}).request_goodput, 2.0);
+}
+
 TEST(Report, TheTableHasTheRowsThatParsersLookFor) {
   const std::string table = render_table({}, report_of({answered(0, 6), refused("full")}));
   EXPECT_THAT(table, HasSubstr("============ Serving Benchmark Result ============\n"));
@@ -106,6 +131,19 @@ TEST(Report, TheTableHasTheRowsThatParsersLookFor) {
   EXPECT_THAT(table, HasSubstr("---------------Inter-token Latency----------------\n"));
   EXPECT_THAT(table, HasSubstr("----------------End-to-end Latency----------------\n"));
   EXPECT_THAT(table, HasSubstr("failed: 1 x http_429: full\n"));
+}
+
+TEST(Report, TheGoodputIsShownWhereGoalsAreSet) {
+  BenchmarkOptions options{.goals = {.ttft = 10.5, .tpot = 3}};
+  RunReport report = report_of({answered(0, 6)});
+  EXPECT_THAT(render_table(options, report), Not(HasSubstr("goodput")));
+  report.summary = summarise(report.record, options.goals);
+  EXPECT_THAT(render_table(options, report),
+              HasSubstr("Request goodput (req/s):                 0.50      \n"));
+  const json::Value line = json::parse(render_json(options, report, {}, Detail::kSummary)).value();
+  EXPECT_EQ(line.find("request_goodput")->as_double(), 0.5);
+  EXPECT_EQ(line.find("goodput")->find("ttft")->as_double(), 10.5);
+  EXPECT_EQ(line.find("goodput")->find("e2el"), nullptr);
 }
 
 TEST(Report, ATableWithoutTokenTimesHasNoTimeToFirstToken) {

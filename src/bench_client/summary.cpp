@@ -37,23 +37,47 @@ class ThroughputBySecond final {
   std::vector<double> tokens_;
 };
 
+// Of one answer; what it does not show is absent.
+struct Latencies {
+  explicit Latencies(const RequestRecord& request)
+      : e2el(milliseconds(request.finished_at - request.sent_at)) {
+    const std::vector<TimePoint>& times = request.reply.token_times;
+    if (times.empty()) return;
+    ttft = milliseconds(times.front() - request.sent_at);
+    const int64_t num_tokens = output_tokens_of(request.reply);
+    if (num_tokens > 1 && times.size() > 1) {
+      tpot = milliseconds(times.back() - times.front()) / static_cast<double>(num_tokens - 1);
+    }
+  }
+
+  // A bound on something that an answer does not show is not kept, but for the time per token of
+  // an answer of one token.
+  bool keep(const Goals& goals) const {
+    if (goals.ttft && (!ttft || *ttft > *goals.ttft)) return false;
+    if (goals.tpot && (!ttft || tpot.value_or(0) > *goals.tpot)) return false;
+    return !goals.e2el || e2el <= *goals.e2el;
+  }
+
+  double e2el;
+  std::optional<double> ttft;
+  std::optional<double> tpot;
+};
+
 struct Samples {
   std::vector<double> ttft;
   std::vector<double> tpot;
   std::vector<double> itl;
   std::vector<double> e2el;
+  int64_t num_good = 0;
 
-  void add(const RequestRecord& request) {
-    e2el.push_back(milliseconds(request.finished_at - request.sent_at));
+  void add(const RequestRecord& request, const Goals& goals) {
+    const Latencies latencies(request);
+    if (latencies.keep(goals)) ++num_good;
+    e2el.push_back(latencies.e2el);
+    if (latencies.ttft) ttft.push_back(*latencies.ttft);
+    if (latencies.tpot) tpot.push_back(*latencies.tpot);
     const std::vector<TimePoint>& times = request.reply.token_times;
-    if (times.empty()) return;
-    ttft.push_back(milliseconds(times.front() - request.sent_at));
     for (size_t i = 1; i < times.size(); ++i) itl.push_back(milliseconds(times[i] - times[i - 1]));
-    const int64_t num_tokens = output_tokens_of(request.reply);
-    if (num_tokens > 1 && times.size() > 1) {
-      tpot.push_back(milliseconds(times.back() - times.front()) /
-                     static_cast<double>(num_tokens - 1));
-    }
   }
 };
 
@@ -102,7 +126,7 @@ int64_t output_tokens_of(const Reply& reply) {
   return reply.completion_tokens.value_or(static_cast<int64_t>(reply.token_times.size()));
 }
 
-Summary summarise(const RunRecord& run) {
+Summary summarise(const RunRecord& run, const Goals& goals) {
   Summary summary{.num_unsent = run.num_unsent,
                   .duration_seconds = to_seconds(run.end - run.start),
                   .peak_concurrency = run.peak_concurrency};
@@ -120,12 +144,13 @@ Summary summarise(const RunRecord& run) {
     }
     ++summary.num_completed;
     count_tokens(request, summary);
-    samples.add(request);
+    samples.add(request, goals);
     throughput.add(request.reply, run.start);
   }
   if (const double seconds = summary.duration_seconds; seconds > 0) {
     const auto output = static_cast<double>(summary.output_tokens);
     summary.request_throughput = static_cast<double>(summary.num_completed) / seconds;
+    if (goals.any()) summary.request_goodput = static_cast<double>(samples.num_good) / seconds;
     summary.output_throughput = output / seconds;
     summary.total_throughput = (output + static_cast<double>(summary.input_tokens)) / seconds;
     summary.mean_concurrency = busy_seconds / seconds;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,15 @@ struct Distribution {
 
 // Percentiles interpolate linearly between order statistics, as NumPy does. Zeros for no values.
 Distribution distribution_of(std::vector<double> values);
+
+// Bounds on what one request may take, in milliseconds; those that keep all of them are good.
+struct Goals {
+  std::optional<double> ttft;
+  std::optional<double> tpot;
+  std::optional<double> e2el;
+
+  bool any() const { return ttft || tpot || e2el; }
+};
 
 struct FailureCount {
   int64_t count = 0;
@@ -45,11 +55,12 @@ struct Summary {
   int64_t num_other_input_length = 0;   // than asked for, of those where both are known
   int64_t num_other_output_length = 0;  // fewer tokens than asked for
 
-  double request_throughput = 0;      // per second
-  double output_throughput = 0;       // tokens per second
-  double peak_output_throughput = 0;  // of the best whole second
-  double total_throughput = 0;        // input and output
-  double mean_concurrency = 0;        // sum of latencies / duration
+  std::optional<double> request_goodput;  // requests that kept the goals, per second
+  double request_throughput = 0;          // per second
+  double output_throughput = 0;           // tokens per second
+  double peak_output_throughput = 0;      // of the best whole second
+  double total_throughput = 0;            // input and output
+  double mean_concurrency = 0;            // sum of latencies / duration
   int32_t peak_concurrency = 0;
   double max_client_delay_ms = 0;  // how late a request was sent
 
@@ -61,7 +72,7 @@ struct Summary {
   Distribution e2el;
 };
 
-Summary summarise(const RunRecord& run);
+Summary summarise(const RunRecord& run, const Goals& goals = {});
 
 // Tokens of the answer: the server's count, or else the number of events that carried any.
 int64_t output_tokens_of(const Reply& reply);

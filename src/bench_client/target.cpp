@@ -151,17 +151,18 @@ std::string server_version(HttpClient& client, const Target& target) {
   return version != nullptr && version->is_string() ? *version->as_string() : std::string();
 }
 
-Result<void> flush_cache(HttpClient& client, const Target& target) {
-  HttpCall call = plain_call(target, "/flush_cache");
+Result<void> post_order(HttpClient& client,
+                        const Target& target,
+                        std::string_view route,
+                        std::string_view flag) {
+  HttpCall call = plain_call(target, route);
   call.body = "";
   std::string body;
   const HttpOutcome outcome = client.run(std::move(call), body);
   const auto failure = failure_of(outcome, body);
   if (!failure) return {};
-  return unsupported(fmt::format("--flush-cache: POST {}/flush_cache: {}: {}",
-                                 target.base_url,
-                                 failure->kind,
-                                 failure->message));
+  return unsupported(fmt::format(
+      "{}: POST {}{}: {}: {}", flag, target.base_url, route, failure->kind, failure->message));
 }
 
 Error describe_failure(const Target& target, const Failure& failure) {

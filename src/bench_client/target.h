@@ -67,8 +67,12 @@ Result<void> check_target(HttpClient& client, Target& target);
 // The `version` that the server reports, or "".
 std::string server_version(HttpClient& client, const Target& target);
 
-// POST /flush_cache. kUnsupported when the server has no such route or refuses it.
-Result<void> flush_cache(HttpClient& client, const Target& target);
+// POST `route` without a body, for what `flag` asks for. kUnsupported when the server has no such
+// route or refuses it.
+Result<void> post_order(HttpClient& client,
+                        const Target& target,
+                        std::string_view route,
+                        std::string_view flag);
 
 // What a failure means to the user, as an error with the advice that fits.
 Error describe_failure(const Target& target, const Failure& failure);

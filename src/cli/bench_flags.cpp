@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,7 @@ namespace {
 using bench_client::BenchmarkOptions;
 using bench_client::DatasetKind;
 using bench_client::DatasetOptions;
+using bench_client::Goals;
 using bench_client::Protocol;
 using bench_client::Target;
 
@@ -103,6 +106,23 @@ bool parse_rate(const std::string& text, double& rate) {
          std::isfinite(rate);
 }
 
+// "ttft:200": at most 200 ms. False for anything else.
+bool parse_goal(const std::string& text, Goals& goals) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view name = std::string_view(text).substr(0, colon);
+  std::optional<double>* goal = name == "ttft"   ? &goals.ttft
+                                : name == "tpot" ? &goals.tpot
+                                : name == "e2el" ? &goals.e2el
+                                                 : nullptr;
+  double bound = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, fault] = std::from_chars(std::min(text.data() + colon + 1, last), last, bound);
+  const bool is_bound = fault == std::errc() && end == last && bound > 0 && std::isfinite(bound);
+  if (goal == nullptr || !is_bound) return false;
+  *goal = bound;
+  return true;
+}
+
 void add_target(CLI::App& app, BenchServeFlags& flags) {
   const char* group = "Server";
   BenchmarkOptions& options = flags.options;
@@ -143,6 +163,8 @@ void add_target(CLI::App& app, BenchServeFlags& flags) {
                  options.tokenizer_dir,
                  "Directory with tokenizer.json; without it the server's usage tells lengths")
       ->type_name("DIR")
+      ->group(group);
+  app.add_flag("--profile", options.profile, "POST /start_profile and /stop_profile around a run")
       ->group(group);
   app.add_flag("--flush-cache", options.flush_cache, "POST /flush_cache before every run")
       ->group(group);
@@ -283,6 +305,20 @@ void add_load(CLI::App& app, BenchServeFlags& flags) {
 
 void add_output(CLI::App& app, BenchServeFlags& flags) {
   const char* group = "Output";
+  app.add_option_function<std::vector<std::string>>(
+         "--goodput",
+         [&](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) parse_goal(text, flags.options.goals);
+         },
+         "Count requests within these milliseconds: ttft, tpot, e2el")
+      ->check([](const std::string& text) {
+        Goals goals;
+        return parse_goal(text, goals)
+                   ? std::string()
+                   : fmt::format("\"{}\" is none of ttft:MS, tpot:MS, e2el:MS", text);
+      })
+      ->type_name("NAME:MS ...")
+      ->group(group);
   app.add_option("--output-file", flags.output_file, "Append a line of JSON for each run")
       ->type_name("FILE")
       ->group(group);

@@ -86,6 +86,16 @@ class Load(BenchCase):
         self.assertGreaterEqual(lines[0]["duration"], 0.5)  # five gaps of 0.1 s
         self.assertEqual(lines[0]["request_rate"], 10)
 
+    def test_goodput_counts_requests_that_keep_every_goal(self):
+        server = self.second()
+        flags = ["--base-url", server.url, *QUICK]
+        lines, output = self.run_json(*flags, "--goodput", "ttft:60000", "tpot:60000")
+        self.assertEqual(row(output, "Request goodput (req/s):"), row(output, "Request throughput (req/s):"))
+        self.assertEqual(lines[0]["request_goodput"], lines[0]["request_throughput"])
+        self.assertEqual(lines[0]["goodput"], {"ttft": 60000, "tpot": 60000})
+        lines, output = self.run_json(*flags, "--goodput", "ttft:60000", "e2el:0.001")
+        self.assertEqual(row(output, "Request goodput (req/s):"), "0.00")
+
     def test_a_seed_repeats_the_prompts(self):
         server = self.second()
         first, _ = self.run_json("--base-url", server.url, *QUICK, "--seed", "5")
@@ -129,6 +139,13 @@ class Load(BenchCase):
         _, output = self.run_json("--base-url", self.second().url, *QUICK, "--disable-stream")
         self.assertEqual(row(output, "Total generated tokens:"), str(6 * 4))
         self.assertNotIn("TTFT", output)
+
+    def test_a_profile_of_each_run(self):
+        server = self.second()
+        self.run_json("--base-url", server.url, *QUICK, "--max-concurrency", "1,2", "--profile")
+        orders = [path for path in server.paths if path.endswith("_profile")]
+        self.assertEqual(orders, ["/start_profile", "/stop_profile"] * 2)
+        self.assertNotIn("/start_profile", server.paths[:2])
 
     def test_extra_members_and_details(self):
         server = self.second()
@@ -234,6 +251,8 @@ class Faults(BenchCase):
         self.fails(2, "needs --dataset-path", "--dataset-name", "sharegpt")
         self.fails(2, "is no JSON object", "--extra-request-body", "[]")
         self.fails(2, "is none of", "--backend", "triton")
+        for goal in ["ttft", "ttft:", "ttft:fast", "itl:5", "tpot:-1"]:
+            self.fails(2, "is none of ttft:MS", "--goodput", goal)
         self.fails(2, "xcludes", "--base-url", "http://a", "--port", "1")
 
 
@@ -263,6 +282,12 @@ class Nibble(BenchCase):
                     self.assertEqual(lines[-1]["completed"], 6)
                     self.assertEqual(lines[-1]["other_input_length"], 0)
                     self.assertEqual(lines[-1]["other_output_length"], 0)
+
+    def test_there_is_no_profiler(self):
+        result = bench("--base-url", self.url, *QUICK, "--profile")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("--profile: POST", result.stderr)
+        self.assertIn("perf record", result.stderr)
 
     def test_conversations(self):
         lines, _ = self.run_json("--base-url", self.url, *QUICK, "--dataset-name", "multi-turn", "--num-turns", "2")
