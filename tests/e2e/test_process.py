@@ -105,3 +105,40 @@ def test_foreign_hosts_and_origins_are_kept_away(server):
             urllib.request.urlopen(request)
         assert refused.value.code == 403
         assert not any(name.lower().startswith("access-control") for name in refused.value.headers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_loads_ends_it_well(number):
+    command = [PROGRAM, "serve", str(MODEL), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while "is not ready until then" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0
+    # Should the model have been loaded by then, it ends as always.
+    assert f"signal {int(number)}: stopped before the model was loaded" in rest or "listening on" in rest
+
+
+def test_sighup_reads_the_keys_again(start_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("old\n")
+    keys.chmod(0o600)
+    server = start_server("--api-key-file", str(keys))
+
+    def status_with(key):
+        try:
+            server.client(api_key=key).models.list()
+            return 200
+        except openai.AuthenticationError as refusal:
+            return refusal.status_code
+
+    keys.write_text("\n")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "the API keys stay as they are" in "".join(server.log))
+    assert (status_with("old"), status_with("new")) == (200, 401)
+    keys.write_text("new\n")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: status_with("new") == 200)
+    assert status_with("old") == 401
+    assert server.stop() == 0
