@@ -188,7 +188,8 @@ void RepoCache::adopt_file(const std::string& commit, const RepoFile& file) cons
   const bool is_whole = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
                         static_cast<int64_t>(info.st_size) == file.size;
   // A blob that is there already stays; without hard links the file is received again.
-  if (is_whole) (void)::link(path.c_str(), blob(file.etag).c_str());
+  std::error_code no_link;
+  if (is_whole) std::filesystem::create_hard_link(path, blob(file.etag), no_link);
 }
 
 Result<std::vector<RepoFile>> RepoCache::snapshot_files(const std::string& commit) const {
