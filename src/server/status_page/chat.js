@@ -41,6 +41,28 @@ class AnswerView {
   constructor() {
     this.root = addMessage("assistant", element("span", { className: "hidden-text" }, "Answer: "));
     this.calls = [];
+    this.deltas = []; // not shown yet
+    this.frame = null;
+  }
+
+  // What arrives between two frames is shown at once: laying a long answer out for each of its
+  // pieces would keep the page from hearing its user.
+  add(delta) {
+    this.deltas.push(delta);
+    this.frame ??= requestAnimationFrame(() => this.show());
+  }
+
+  show() {
+    cancelAnimationFrame(this.frame);
+    this.frame = null;
+    keepEndInView(() => {
+      for (const { content, reasoning_content: thought, tool_calls: calls } of this.deltas) {
+        if (thought) this.addThought(thought);
+        if (content) this.addContent(content);
+        for (const call of calls ?? []) this.addCall(call);
+      }
+    });
+    this.deltas = [];
   }
 
   // Text is appended to one node, so that nothing is laid out twice and nothing becomes markup.
@@ -49,7 +71,7 @@ class AnswerView {
       this[name] = document.createTextNode("");
       this.root.append(make(element("div", { className: "text" }, this[name])));
     }
-    keepEndInView(() => this[name].appendData(piece));
+    this[name].appendData(piece);
   }
 
   addThought(piece) {
@@ -71,9 +93,9 @@ class AnswerView {
       call.box = element("div", { className: "call" },
         element("strong", {}, `Calls ${name}`), element("pre", {}, call.text));
       this.calls[index] = call;
-      keepEndInView(() => this.root.append(call.box));
+      this.root.append(call.box);
     }
-    keepEndInView(() => this.calls[index].text.appendData(piece ?? ""));
+    this.calls[index].text.appendData(piece ?? "");
   }
 
   addFault(text) {
@@ -167,20 +189,22 @@ async function receive(view, signal) {
     body: requestBody(),
     signal,
   });
-  for await (const event of events(response)) {
-    if (event.error) throw new Error(event.error.message);
-    if (event.usage) times.usage = event.usage;
-    const choice = event.choices?.[0];
-    if (!choice) continue;
-    const { content, reasoning_content: thought, tool_calls: calls } = choice.delta ?? {};
-    if (content || thought || calls) {
-      times.lastAt = performance.now();
-      times.firstAt ??= times.lastAt;
+  try {
+    for await (const event of events(response)) {
+      if (event.error) throw new Error(event.error.message);
+      if (event.usage) times.usage = event.usage;
+      const choice = event.choices?.[0];
+      if (!choice) continue;
+      const { content, reasoning_content: thought, tool_calls: calls } = choice.delta ?? {};
+      if (content || thought || calls) {
+        times.lastAt = performance.now();
+        times.firstAt ??= times.lastAt;
+        view.add(choice.delta);
+      }
+      if (choice.finish_reason) times.reason = choice.finish_reason;
     }
-    if (thought) view.addThought(thought);
-    if (content) view.addContent(content);
-    for (const call of calls ?? []) view.addCall(call);
-    if (choice.finish_reason) times.reason = choice.finish_reason;
+  } finally {
+    view.show();
   }
   return times;
 }
