@@ -32,6 +32,8 @@ const char* error_type(int status) {
     case 503:
     case kOverloaded:
       return "overloaded_error";
+    case 504:
+      return "timeout_error";
     default:
       return status >= 500 ? "api_error" : "invalid_request_error";
   }

@@ -138,6 +138,18 @@ def test_an_answer_cut_while_thinking_is_not_empty(client, model):
     assert choice.message.reasoning_content
 
 
+def test_thinking_ends_with_its_budget(client, model):
+    options = {"model": model, "messages": SUM, "reasoning_effort": "high"}
+    free = client.chat.completions.create(**options)
+    spent = free.usage.completion_tokens_details.reasoning_tokens
+    for budget in (0, 3, spent, -1):
+        cut = client.chat.completions.create(**options, extra_body={"thinking_token_budget": budget})
+        expected = spent if budget < 0 else min(budget, spent)
+        assert cut.usage.completion_tokens_details.reasoning_tokens == expected
+        assert cut.choices[0].message.content
+    assert cut.choices[0].message == free.choices[0].message
+
+
 def test_earlier_reasoning_may_come_back_under_both_names(client, model):
     for name in ("reasoning_content", "reasoning"):
         messages = SUM + [
@@ -176,6 +188,32 @@ def test_streamed_logprobs_are_the_same(client, model):
         for token in chunk.choices[0].logprobs.content
     ]
     assert streamed == [token.token for token in whole.choices[0].logprobs.content]
+
+
+def test_logprobs_of_the_prompt_are_those_of_the_raw_prompt(client, model):
+    completion = client.chat.completions.create(
+        model=model,
+        messages=CAPITAL,
+        max_tokens=1,
+        extra_body={"prompt_logprobs": 2, "return_token_ids": True},
+    ).model_dump()
+    ids = completion["prompt_token_ids"]
+    raw = client.completions.create(model=model, prompt=ids, max_tokens=0, echo=True, logprobs=0)
+    assert completion["prompt_logprobs"][0] is None
+    for id, entry, expected in zip(
+        ids[1:], completion["prompt_logprobs"][1:], raw.choices[0].logprobs.token_logprobs[1:], strict=True
+    ):
+        assert entry[str(id)]["logprob"] == pytest.approx(expected, abs=1e-4)
+        assert 1 in {token["rank"] for token in entry.values()}
+
+
+def test_raw_responses_can_be_streamed(client, model):
+    with client.chat.completions.with_streaming_response.create(
+        model=model, messages=CAPITAL, stream=True
+    ) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert all(line.startswith("data: ") for line in lines)
 
 
 def test_stops_at_a_string(client, model):

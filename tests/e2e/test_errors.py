@@ -1,11 +1,14 @@
 """Every fault reaches the client as the exception class that it expects."""
 
+import asyncio
 import concurrent.futures
 import urllib.error
 import urllib.request
 
 import openai
 import pytest
+
+from test_process import eventually, metric
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -61,6 +64,50 @@ def test_unknown_model(client):
 def test_models(client, model):
     assert client.models.retrieve(model).id == model
     assert client.models.retrieve(model).max_model_len == 16384
+
+
+def test_other_pages_and_late_answers(client, model):
+    with pytest.raises(openai.PermissionDeniedError) as caught:
+        client.chat.completions.create(
+            model=model, messages=HELLO, extra_headers={"Origin": "http://evil.test"}
+        )
+    assert caught.value.code == "origin_not_allowed"
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(
+            model=model,
+            messages=HELLO,
+            max_tokens=8000,
+            extra_body={"ignore_eos": True},
+            extra_headers={"x-request-timeout-ms": "50"},
+        )
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+
+
+def test_a_client_that_times_out_frees_its_sequence(server, model):
+    before = metric(server, 'nibble_requests_aborted_total{cause="disconnect"}')
+    with pytest.raises(openai.APITimeoutError):
+        server.client(timeout=0.2).chat.completions.create(
+            model=model, messages=HELLO, max_tokens=8000, extra_body={"ignore_eos": True}
+        )
+    eventually(lambda: metric(server, 'nibble_requests_aborted_total{cause="disconnect"}') == before + 1)
+
+
+def test_a_cancelled_task_frees_its_sequence(server, model):
+    before = metric(server, 'nibble_requests_aborted_total{cause="disconnect"}')
+
+    async def begin_and_cancel():
+        async with server.client(openai.AsyncOpenAI) as client:
+            stream = await client.chat.completions.create(
+                model=model, messages=HELLO, max_tokens=8000, stream=True, extra_body={"ignore_eos": True}
+            )
+            async for _ in stream:
+                break
+            task = asyncio.create_task(anext(aiter(stream)))
+            task.cancel()
+            await stream.close()
+
+    asyncio.run(begin_and_cancel())
+    eventually(lambda: metric(server, 'nibble_requests_aborted_total{cause="disconnect"}') == before + 1)
 
 
 def test_large_bodies_are_refused(client, model):

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import json
+import signal
 import urllib.request
 
 import anthropic
@@ -68,6 +69,32 @@ def test_thinks_in_blocks_of_its_own(claude, model):
         final = stream.get_final_message()
     assert thinking == message.content[0].thinking == final.content[0].thinking
     assert final.content[1].text == message.content[1].text
+
+
+def test_thinking_ends_with_its_budget(claude, model):
+    free = claude.messages.create(model=model, max_tokens=500, messages=SUM, thinking=THINK)
+    spent = free.usage.output_tokens_details.thinking_tokens
+    for budget in (1, spent - 2, spent, spent + 5):
+        message = claude.messages.create(
+            model=model,
+            max_tokens=500,
+            messages=SUM,
+            thinking={"type": "enabled", "budget_tokens": budget},
+        )
+        assert message.usage.output_tokens_details.thinking_tokens == min(budget, spent)
+        assert [block.type for block in message.content] == ["thinking", "text"]
+        assert "think>" not in message.content[1].text
+    assert message.content == free.content
+
+
+def test_models(claude, model):
+    listed = list(claude.models.list())
+    assert [info.id for info in listed] == [model]
+    assert (listed[0].type, listed[0].max_input_tokens) == ("model", 16384)
+    assert claude.models.retrieve(model) == listed[0]
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.models.retrieve("claude")
+    assert caught.value.body["error"]["type"] == "not_found_error"
 
 
 def test_thinking_goes_back_and_forth(claude, model):
@@ -197,6 +224,38 @@ def test_error_classes(claude, model):
         claude.messages.create(
             model=model, max_tokens=5, messages=[{"role": "user", "content": [image]}]
         )
+    with pytest.raises(anthropic.RequestTooLargeError):
+        claude.messages.create(
+            model=model, max_tokens=5, messages=[{"role": "user", "content": "x" * (10 << 20)}]
+        )
+    with pytest.raises(anthropic.PermissionDeniedError):
+        claude.messages.create(
+            model=model, max_tokens=5, messages=CAPITAL, extra_headers={"Origin": "http://evil.test"}
+        )
+    with pytest.raises(anthropic.DeadlineExceededError) as caught:
+        claude.messages.create(
+            model=model,
+            max_tokens=8000,
+            messages=CAPITAL,
+            extra_body={"ignore_eos": True},
+            extra_headers={"x-request-timeout-ms": "50"},
+        )
+    assert caught.value.body["error"]["type"] == "timeout_error"
+
+
+def test_errors_in_a_stream_are_raised(start_server):
+    server = start_server("--shutdown-seconds", "0")
+    client = server.anthropic()
+    model = client.models.list().data[0].id
+    with client.messages.stream(
+        model=model, max_tokens=8000, messages=CAPITAL, extra_body={"ignore_eos": True}
+    ) as stream:
+        texts = iter(stream.text_stream)
+        next(texts)
+        server.signal(signal.SIGTERM)
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            list(texts)
+    assert caught.value.body["error"]["type"] == "overloaded_error"
 
 
 def test_keys_come_in_either_header(start_server, tmp_path):

@@ -1,10 +1,14 @@
 """/v1/responses through OpenAI's client: plain, streamed, tools, kept, in the background."""
 
+import asyncio
 import json
+import re
 import time
 
 import openai
 import pytest
+
+from test_process import eventually, metric
 
 CAPITAL = "What is the capital of France?"
 WEATHER = {
@@ -140,6 +144,119 @@ def test_works_in_the_background(client, model):
         response = client.responses.retrieve(response.id)
     assert response.status == "completed"
     assert "Paris" in response.output_text
+
+
+def test_is_followed_in_the_background(client, model):
+    """A stream that broke goes on behind the last event that was seen."""
+    begun = client.responses.create(model=model, input=CAPITAL, background=True, stream=True)
+    seen = []
+    for event in begun:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    begun.close()
+    rest = list(
+        client.responses.retrieve(
+            seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number
+        )
+    )
+    numbers = [event.sequence_number for event in seen + rest]
+    assert numbers == list(range(len(numbers)))
+    assert rest[-1].type == "response.completed"
+    text = "".join(e.delta for e in seen + rest if e.type == "response.output_text.delta")
+    assert text == rest[-1].response.output_text
+    again = list(client.responses.retrieve(seen[0].response.id, stream=True))
+    assert [event.type for event in again] == [event.type for event in seen + rest]
+
+
+def test_stream_helper_resumes_by_id(client, model):
+    response = client.responses.create(model=model, input=CAPITAL, background=True)
+    with client.responses.stream(response_id=response.id) as stream:
+        final = stream.get_final_response()
+    assert "Paris" in final.output_text
+
+
+def test_lists_what_it_answered(client, model):
+    first = client.responses.create(model=model, input=CAPITAL)
+    second = client.responses.create(
+        model=model,
+        input=[{"role": "user", "content": f"And {i}?"} for i in range(25)],
+        previous_response_id=first.id,
+    )
+    items = list(client.responses.input_items.list(second.id, order="asc"))
+    assert len(items) == 27
+    assert items[0].content[0].text == CAPITAL
+    assert items[1].content[0].text == first.output_text
+    assert items[-1].content[0].text == "And 24?"
+    newest = client.responses.input_items.list(second.id, limit=1).data
+    assert [item.id for item in newest] == [items[-1].id]
+
+
+CUSTOM = {"type": "custom", "name": "run_sql", "description": "Runs a query and gives its rows"}
+
+
+def test_custom_tool_loop(client, model):
+    first = client.responses.create(
+        model=model, input="Count the users.", tools=[CUSTOM], tool_choice="required", max_output_tokens=300
+    )
+    call = first.output[-1]
+    assert (call.type, call.name) == ("custom_tool_call", "run_sql")
+    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "42"}
+    second = client.responses.create(
+        model=model, input=[result], tools=[CUSTOM], previous_response_id=first.id, max_output_tokens=100
+    )
+    assert second.status in ("completed", "incomplete")
+
+
+def test_custom_tools_hold_by_their_pattern(client, model):
+    tool = CUSTOM | {"format": {"type": "grammar", "syntax": "regex", "definition": "SELECT [a-z]{1,9};"}}
+    with client.responses.stream(
+        model=model,
+        input="List the users.",
+        tools=[tool],
+        tool_choice={"type": "custom", "name": "run_sql"},
+        max_output_tokens=300,
+    ) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    done = [e for e in events if e.type == "response.custom_tool_call_input.done"]
+    deltas = [e for e in events if e.type == "response.custom_tool_call_input.delta"]
+    assert "".join(e.delta for e in deltas) == done[0].input == final.output[-1].input
+    assert re.fullmatch("SELECT [a-z]{1,9};", done[0].input)
+
+
+def test_leaving_a_stream_frees_its_sequence(server, client, model):
+    before = metric(server, 'nibble_requests_aborted_total{cause="disconnect"}')
+    stream = client.responses.create(
+        model=model,
+        input="Tell me a story.",
+        stream=True,
+        max_output_tokens=8000,
+        extra_body={"ignore_eos": True},
+    )
+    next(iter(stream))
+    stream.close()
+    eventually(lambda: metric(server, 'nibble_requests_aborted_total{cause="disconnect"}') == before + 1)
+
+
+def test_asynchronous_clients(server, model):
+    async def ask():
+        async with server.client(openai.AsyncOpenAI) as client:
+            async with client.responses.stream(model=model, input=CAPITAL) as stream:
+                return (await stream.get_final_response()).output_text
+
+    assert "Paris" in asyncio.run(ask())
+
+
+def test_thinking_budget(client, model):
+    response = client.responses.create(
+        model=model,
+        input="What is 47 + 38?",
+        reasoning={"effort": "high"},
+        extra_body={"thinking_token_budget": 4},
+    )
+    assert response.usage.output_tokens_details.reasoning_tokens == 4
+    assert response.output_text
 
 
 def test_is_cancelled_in_the_background(client, model):

@@ -60,6 +60,52 @@ def test_responses_parse_into_a_model(client, model):
     assert isinstance(response.output_parsed, Person)
 
 
+def test_responses_stream_parses_into_a_model(client, model):
+    with client.responses.stream(
+        model=model, input=ANNA, text_format=Person, max_output_tokens=200
+    ) as stream:
+        final = stream.get_final_response()
+    assert isinstance(final.output_parsed, Person)
+
+
+def test_messages_stream_parses_into_a_model(claude, model):
+    with claude.messages.stream(
+        model=model, max_tokens=200, messages=ask(ANNA), output_format=Person
+    ) as stream:
+        final = stream.get_final_message()
+    assert isinstance(final.parsed_output, Person)
+
+
+def test_responses_parse_the_arguments_of_a_tool(client, model):
+    response = client.responses.parse(
+        model=model,
+        input="What is the weather in Rome?",
+        tools=[openai.pydantic_function_tool(GetWeather)["function"] | {"type": "function"}],
+        tool_choice="required",
+        max_output_tokens=200,
+    )
+    GetWeather.model_validate_json(response.output[-1].arguments)
+
+
+def test_chat_stream_parses_the_arguments_of_a_tool(client, model):
+    with client.chat.completions.stream(
+        model=model,
+        messages=ask("What is the weather in Rome?"),
+        tools=[openai.pydantic_function_tool(GetWeather)],
+        tool_choice="required",
+        max_tokens=200,
+    ) as stream:
+        done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
+    assert isinstance(done[0].parsed_arguments, GetWeather)
+
+
+def test_a_cut_answer_is_said_so(client, model):
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model=model, messages=ask(ANNA), response_format=Person, max_tokens=3
+        )
+
+
 def test_messages_parse_into_a_model(claude, model):
     message = claude.messages.parse(
         model=model, max_tokens=200, messages=ask(ANNA), output_format=Person
