@@ -152,6 +152,35 @@ struct SparseAttentionArgs {
   TensorView out;
 };
 
+// Which rows of a pool each token sees. Device memory. The counts are plan data: a launch may read
+// them before the kernels ahead of it in the stream have ended.
+struct DeviceKeyRows {
+  const void* pool = nullptr;       // never null
+  const int32_t* rows = nullptr;    // [m, max_rows]; -1: no key
+  const int32_t* counts = nullptr;  // [m], 0 .. max_rows
+  int32_t max_rows = 0;
+};
+
+// SparseAttentionArgs on a GPU, everything in device memory: q and out in bf16, d 512.
+//   q, out: [m, H, d] bf16, must not alias; sink: [H] f32
+struct DeviceSparseAttentionArgs {
+  const void* q = nullptr;
+  DeviceKeyRows window;
+  DeviceKeyRows entries;
+  DType kv_dtype = DType::kBf16;  // kBf16, or kF8E4m3: quant::Fp8KeyLayout of 448 and 64
+  const float* sink = nullptr;
+  float scale = 0;
+  void* out = nullptr;
+  int32_t m = 0;
+  int32_t heads = 0;
+  int32_t num_units = 0;  // streaming multiprocessors
+  // What was complete before the stream's last kernel began, and may be read while it runs.
+  bool is_q_ready = false;
+  bool is_window_ready = false;  // pool and rows
+  bool are_entries_ready = false;
+  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
+};
+
 // Rows 0 .. count - 1 of a sequence's compressed entries: entry c is row c % entries_per_page of
 // page pages[c / entries_per_page].
 struct PagedRows {
@@ -180,6 +209,51 @@ struct TopKArgs {
   int32_t k = 0;
   TensorView indices;               // [m, k] i32
   std::span<int32_t> num_selected;  // [m]: min(k, counts[t])
+};
+
+// Rows of the pools of all tokens' sequences, as PagedRows. Device memory; pages and counts are
+// plan data, see DeviceKeyRows.
+struct DevicePagedRows {
+  const void* pool = nullptr;
+  const int32_t* pages = nullptr;   // [m, max_pages]
+  const int32_t* counts = nullptr;  // [m]
+  int32_t max_pages = 0;
+  int32_t entries_per_page = 0;
+};
+
+// IndexerScoreArgs on a GPU, everything in device memory, key width 128, keys in bf16.
+//   q: [m, Hi, 128] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
+struct DeviceIndexerScoreArgs {
+  const void* q = nullptr;
+  const float* head_weights = nullptr;
+  DevicePagedRows keys;
+  float* scores = nullptr;
+  int64_t columns = 0;  // at least every count
+  int32_t m = 0;
+  int32_t heads = 0;
+  int32_t unscored_count = 0;  // tokens with at most so many entries keep all: nothing is written
+  int32_t num_units = 0;       // streaming multiprocessors
+  bool is_dependent = false;   // launch as a programmatic dependent of the stream's last kernel
+};
+
+// TopKArgs on a GPU, everything in device memory; what is not selected is -1. With pages, an index
+// becomes the pool row of its entry: pages[t, index / entries_per_page] * entries_per_page + index
+// % entries_per_page.
+//   scores: [m, columns] f32, aligned to 16, columns and k multiples of 4; counts: [m], plan data;
+//   indices: [m, k] i32; num_selected: [m] i32
+struct DeviceTopKArgs {
+  const float* scores = nullptr;
+  const int32_t* counts = nullptr;
+  int64_t columns = 0;
+  int32_t m = 0;
+  int32_t k = 0;
+  const int32_t* pages = nullptr;  // [m, max_pages] or null
+  int32_t max_pages = 0;
+  int32_t entries_per_page = 0;
+  int32_t* indices = nullptr;
+  int32_t* num_selected = nullptr;  // null: not wanted
+  std::byte* workspace = nullptr;   // cuda::top_k_workspace_bytes(), aligned to 16
+  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
 
 // Softmax-weighted pooling of the compressor (spec 3.5): for entry e and channel a,

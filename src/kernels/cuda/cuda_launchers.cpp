@@ -2,6 +2,9 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/cuda/sm90/indexer/launch.h"
+#include "kernels/cuda/sm90/sparse_attention/launch.h"
+#include "kernels/cuda/sm90/top_k/launch.h"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -13,6 +16,13 @@ struct NamedLaunch {
 
 constexpr NamedLaunch kLaunchers[] = {
     {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode", &launch_expert_matmul_sm90},
+    {"sparse_attention.bf16.sm_90.tensor_core.d512", &launch_sparse_attention_sm90},
+    {"sparse_attention.bf16.sm_90.tensor_core.d512_fixed", &launch_sparse_attention_sm90_fixed},
+    {"sparse_attention.fp8_keys.bf16.sm_90.tensor_core.d512", &launch_sparse_attention_sm90},
+    {"sparse_attention.fp8_keys.bf16.sm_90.tensor_core.d512_fixed",
+     &launch_sparse_attention_sm90_fixed},
+    {"indexer_score.bf16.sm_90.tensor_core.d128", &launch_indexer_score_sm90},
+    {"top_k.sm_90.simt", &launch_top_k},
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ struct LaunchShape {
   uint32_t block = 1;
   int32_t shared_bytes = 0;   // dynamic
   bool is_dependent = false;  // may start before the stream's last kernel ends: the kernel waits
+  uint32_t cluster = 1;       // blocks that share a GPC and each other's shared memory: up to 16
 };
 
 template <class... Params, class... Args>
@@ -22,21 +23,38 @@ Result<void> launch_kernel(void (*kernel)(Params...),
                            const LaunchShape& shape,
                            device::Stream& stream,
                            const Args&... args) {
+  // One split of the memory between cache and shared memory for all kernels: blocks of different
+  // splits cannot be on a multiprocessor together, and changing it waits for the blocks there.
+  CUDA_TRY(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   constexpr int32_t kSharedWithoutAsking = 40 << 10;  // of 48 KB, which static arrays share
   if (shape.shared_bytes > kSharedWithoutAsking) {
     CUDA_TRY(cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
   }
-  cudaLaunchAttribute dependence{};
-  dependence.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  dependence.val.programmaticStreamSerializationAllowed = 1;
+  constexpr uint32_t kPortableCluster = 8;
+  if (shape.cluster > kPortableCluster) {
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+  cudaLaunchAttribute attributes[2]{};
+  uint32_t num_attributes = 0;
+  if (shape.is_dependent) {
+    cudaLaunchAttribute& dependence = attributes[num_attributes++];
+    dependence.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependence.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {shape.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid);
   config.blockDim = dim3(shape.block);
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream.native);
-  config.attrs = &dependence;
-  config.numAttrs = shape.is_dependent ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   CUDA_TRY(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
   return {};
 }

@@ -16,6 +16,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 __device__ __forceinline__ void keep_in_register(uint32_t& value) {
   asm volatile("" : "+r"(value));
 }
+__device__ __forceinline__ void keep_in_register(uint64_t& value) {
+  asm volatile("" : "+l"(value));
+}
 
 // --- mbarrier: a phase ends when all arrivals and all announced bytes have come ---
 

@@ -1,0 +1,60 @@
+// Blocks of a cluster: their barrier, and stores into each other's shared memory. Device code only.
+// Source: PTX ISA 9.0, "barrier.cluster", "mapa", "st.async".
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::kernels::cuda {
+
+// The two halves of a barrier of all threads of the cluster: what was written before arriving is
+// visible after waiting.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The place of `address` of this block's shared memory in that of block `rank`.
+__device__ __forceinline__ uint32_t shared_address_of_rank(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+// Stores that report their bytes to a barrier of the block they go to. Both addresses are of that
+// block; 16-byte stores are aligned to 16.
+__device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, "
+      "[%5];" ::"r"(address),
+      "r"(v.x),
+      "r"(v.y),
+      "r"(v.z),
+      "r"(v.w),
+      "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, const float2& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::
+          "r"(address),
+      "r"(__float_as_uint(v.x)),
+      "r"(__float_as_uint(v.y)),
+      "r"(barrier)
+      : "memory");
+}
+// Copies `num_bytes` of this block's shared memory to another block's (a multiple of 16, both
+// aligned to 16). The source must stay as it is until the bytes have been reported.
+__device__ __forceinline__ void bulk_copy_to_rank(uint32_t destination,
+                                                  uint32_t source,
+                                                  int32_t num_bytes,
+                                                  uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(destination),
+      "r"(source),
+      "r"(num_bytes),
+      "r"(barrier)
+      : "memory");
+}
+
+}  // namespace nibble::kernels::cuda

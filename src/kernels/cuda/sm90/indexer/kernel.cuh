@@ -1,0 +1,164 @@
+// Scores of the indexer on sm_90a: score(entry) = sum over heads of relu(q_h . key) * weight_h.
+//
+// Entries are the M operand of the tensor cores, the 64 heads the N operand. Each warpgroup of a
+// block takes every n-th tile of 64 entries and keeps three of them on their way through shared
+// memory of its own; nothing is exchanged between warpgroups.
+//
+// Bytes: 256 per entry, 4 per score. FLOPs: 16,384 per entry.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/copy_async.cuh"
+#include "kernels/cuda/common/mma.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/wgmma_bf16.cuh"
+
+namespace nibble::kernels::cuda {
+
+inline constexpr int kIndexHeads = 64, kIndexWidth = 128;
+inline constexpr int kIndexKeyBytes = 2 * kIndexWidth;
+
+// Shared memory of a block: q, then each warpgroup's tiles; all as two swizzled blocks of 64
+// columns.
+struct IndexerScoreShape {
+  static constexpr int kWarpgroups = 4, kThreads = kWarpgroups * 128;
+  static constexpr int kTileEntries = 64, kStages = 3;
+  static constexpr int kColumnBlockBytes = 64 * kSwizzledRowBytes;
+  static constexpr int kTileBytes = 2 * kColumnBlockBytes;
+  static constexpr int kAlignment = 1024;
+  static constexpr int kBytes = (1 + kWarpgroups * kStages) * kTileBytes + kAlignment;
+};
+
+// DeviceIndexerScoreArgs as the kernel takes them.
+struct IndexerScoreParams {
+  const uint8_t* q;
+  const float* head_weights;
+  const uint8_t* keys;
+  const int* pages;
+  const int* counts;
+  int max_pages;
+  int page_shift;  // log2 of entries per page
+  int unscored_count;
+  int blocks_per_token;
+  float* scores;
+  int64_t columns;
+};
+
+// Grid: (token, block), block fastest.
+__global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
+    indexer_score(const IndexerScoreParams params) {
+  using Shape = IndexerScoreShape;
+  extern __shared__ uint8_t unaligned[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int group = warp / 4, warp_in_group = warp % 4;
+  const auto thread = static_cast<int>(threadIdx.x) % 128;
+  const uint32_t queries =
+      (shared_address(unaligned) + Shape::kAlignment - 1) / Shape::kAlignment * Shape::kAlignment;
+  uint32_t ring = queries + (1 + group * Shape::kStages) * Shape::kTileBytes;
+  keep_in_register(ring);
+  const auto token = static_cast<int>(blockIdx.x) / params.blocks_per_token;
+  const auto block = static_cast<int>(blockIdx.x) % params.blocks_per_token;
+  const int count = __ldg(params.counts + token);
+  const int num_tiles = (count + Shape::kTileEntries - 1) / Shape::kTileEntries;
+  const int* const pages = params.pages + static_cast<int64_t>(token) * params.max_pages;
+  const int step = params.blocks_per_token * Shape::kWarpgroups;
+  const int first_tile = block + group * params.blocks_per_token;
+
+  // Eight lanes read 128 bytes of a row; a thread has the same chunk of rows thread / 16 + 8 i.
+  const auto chunk = static_cast<uint32_t>(thread % 16);
+  const auto first_row = static_cast<uint32_t>(thread / 16);
+  const uint32_t chunk_block = chunk / 8 * Shape::kColumnBlockBytes;
+  launch_dependents();
+  if (count <= params.unscored_count) {
+    wait_for_predecessors();
+    return;
+  }
+  const auto fetch = [&](int tile, int stage) {
+    if (tile < num_tiles) {
+      const uint8_t* rows[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int entry =
+            min(tile * Shape::kTileEntries + static_cast<int>(first_row) + 8 * i, count - 1);
+        const int page = __ldg(pages + (entry >> params.page_shift));
+        const int in_page = entry & ((1 << params.page_shift) - 1);
+        rows[i] = params.keys +
+                  ((static_cast<int64_t>(page) << params.page_shift) + in_page) * kIndexKeyBytes;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        copy_async_16(ring + stage * Shape::kTileBytes + chunk_block +
+                          swizzled_chunk(first_row + 8 * i, chunk % 8),
+                      rows[i] + chunk * 16,
+                      true);
+      }
+    }
+    copy_async_commit();
+  };
+
+  wait_for_predecessors();
+#pragma unroll
+  for (int i = 0; i < kIndexHeads / 32; ++i) {
+    const uint32_t head = threadIdx.x / 16 + 32 * i;
+    copy_async_16(
+        queries + chunk_block + swizzled_chunk(head, chunk % 8),
+        params.q + (static_cast<int64_t>(token) * kIndexHeads + head) * kIndexKeyBytes + chunk * 16,
+        true);
+  }
+  copy_async_commit();
+#pragma unroll
+  for (int i = 0; i < Shape::kStages - 1; ++i) fetch(first_tile + i * step, i);
+  float weights[16];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float2 two = __ldcg(
+        reinterpret_cast<const float2*>(params.head_weights + token * kIndexHeads + 8 * j + 2 * t));
+    weights[2 * j] = two.x;
+    weights[2 * j + 1] = two.y;
+  }
+  copy_async_wait<Shape::kStages - 1>();
+  fence_async_proxy();
+  __syncthreads();
+
+  const uint64_t q_descriptor = swizzled_descriptor(queries, 16);
+  int stage = 0;
+  for (int tile = first_tile; tile < num_tiles; tile += step) {
+    copy_async_wait<Shape::kStages - 2>();
+    fence_async_proxy();
+    // Also: all warps are done with the stage that is filled next.
+    named_barrier_sync(1 + group, 128);
+    fetch(tile + (Shape::kStages - 1) * step, stage == 0 ? Shape::kStages - 1 : stage - 1);
+    const uint64_t key_descriptor = swizzled_descriptor(ring + stage * Shape::kTileBytes, 16);
+    stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
+    float dots[32];
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kIndexWidth / 16; ++k) {
+      const uint64_t offset = (k / 4 * Shape::kColumnBlockBytes + k % 4 * 32) / 16;
+      wgmma_bf16_n64(dots, key_descriptor + offset, q_descriptor + offset, k > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(dots);
+    float top = 0, bottom = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      top = fmaf(relu(dots[4 * j]), weights[2 * j], top);
+      top = fmaf(relu(dots[4 * j + 1]), weights[2 * j + 1], top);
+      bottom = fmaf(relu(dots[4 * j + 2]), weights[2 * j], bottom);
+      bottom = fmaf(relu(dots[4 * j + 3]), weights[2 * j + 1], bottom);
+    }
+    top += __shfl_xor_sync(~0U, top, 1);
+    bottom += __shfl_xor_sync(~0U, bottom, 1);
+    top += __shfl_xor_sync(~0U, top, 2);
+    bottom += __shfl_xor_sync(~0U, bottom, 2);
+    const int entry = tile * Shape::kTileEntries + warp_in_group * 16 + g + (t == 0 ? 0 : 8);
+    if (t < 2 && entry < count) {
+      // -0 + 0 is +0.
+      params.scores[token * params.columns + entry] = (t == 0 ? top : bottom) + 0.0f;
+    }
+  }
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,12 @@
+// The indexer's scores on sm_90a with keys in BF16: products exact, sums in f32.
+#pragma once
+
+#include "device/device.h"
+#include "kernels/op_args.h"
+
+namespace nibble::kernels::cuda {
+
+// Limits: 64 heads of width 128; a power of two of entries per page.
+Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, device::Stream& stream);
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,329 @@
+// Sparse latent attention for few tokens on sm_90a: latency is all that matters. Measurements: spec
+// "h200-facts" 7.
+//
+// A cluster of kSplits blocks serves 16 heads of one token; block i takes the i-th equal part of
+// its keys, so each key is read once per 16 heads. Warps split the width in the products with keys
+// (8 parts, each for half of the keys of a tile), heads in the softmax, and the width again in the
+// products with probabilities. Each block owns 16 / kSplits heads of the merge: partial sums go
+// straight from registers to the owner's shared memory, in BF16, and the owner adds them in the
+// order of the splits, the sink once. Nothing depends on other tokens.
+//
+// Bytes: a row per key and 16 heads, 2 KB per head of q and out. FLOPs: 4 * 512 per key and head.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/copy_async.cuh"
+#include "kernels/cuda/common/mma.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/sm90/sparse_attention/keys.cuh"
+
+namespace nibble::kernels::cuda {
+
+inline constexpr int kClusterHeads = 16;
+
+// Shared memory and the division of work of a block.
+template <int kSplits, int kTileKeys>
+struct ClusterAttention {
+  static constexpr int kWarps = 16, kThreads = kWarps * 32;
+  static constexpr int kRowsPerWarp = kTileKeys / kWarps;
+  static constexpr int kWidthParts = 8;                    // of the products with keys
+  static constexpr int kKeyParts = kWarps / kWidthParts;   // and of a tile's keys
+  static constexpr int kPartKeys = kTileKeys / kKeyParts;  // multiples of 8
+  static constexpr int kOwnedHeads = kClusterHeads / kSplits;
+  // Pitches keep rows on different banks.
+  static constexpr int kKeyPitch = kKeyBytes + 16;
+  static constexpr int kScorePitch = kTileKeys + 8;  // floats
+  static constexpr int kProbabilityPitch = kTileKeys * 2 + 16;
+  static constexpr int kScoresOffset = kTileKeys * kKeyPitch;
+  static constexpr int kProbabilitiesOffset =
+      kScoresOffset + kWidthParts * kClusterHeads * kScorePitch * 4;
+  static constexpr int kReceivedOffset = kProbabilitiesOffset + kClusterHeads * kProbabilityPitch;
+  static constexpr int kReceivedStatesOffset = kReceivedOffset + kSplits * kOwnedHeads * kKeyBytes;
+  static constexpr int kBytes = kReceivedStatesOffset + kSplits * kOwnedHeads * 8;
+  static constexpr int kReceivedBytes = kSplits * kOwnedHeads * (kKeyBytes + 8);
+  static_assert(kTileKeys % kWarps == 0 && kPartKeys % 8 == 0 && kTileKeys % 16 == 0);
+  static_assert(kClusterHeads * kKeyPitch <= kProbabilitiesOffset - kScoresOffset);
+  static_assert(kReceivedOffset % 16 == 0 && kReceivedStatesOffset % 16 == 0);
+};
+
+// Order-preserving map between floats and integers, its own inverse.
+__device__ __forceinline__ int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7FFFFFFF); }
+__device__ __forceinline__ float warp_max(float x) {
+  return __int_as_float(ordered(__reduce_max_sync(~0U, ordered(__float_as_int(x)))));
+}
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0U, x, step);
+  return x;
+}
+
+// Grid: (token, head group, split), split fastest.
+template <int kSplits, int kTileKeys, bool kIsFp8>
+__global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads, 2)
+    sparse_attention_cluster(const SparseAttentionParams params) {
+  using Shape = ClusterAttention<kSplits, kTileKeys>;
+  constexpr int kRowBytes = kIsFp8 ? kFp8RowBytes : kKeyBytes;
+  constexpr int kSteps = kKeyWidth / Shape::kWidthParts / 16;
+  constexpr int kKeyTiles = Shape::kPartKeys / 8;
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ __align__(8) uint64_t received_barrier;
+  __shared__ float bias[kTileKeys];  // 0, or -inf where there is no key
+  __shared__ float rescale[kClusterHeads];
+  float* const scores = reinterpret_cast<float*>(memory + Shape::kScoresOffset);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t base = shared_address(memory), barrier = shared_address(&received_barrier);
+  const auto split = static_cast<int>(blockIdx.x % kSplits);
+  const int groups = params.heads / kClusterHeads;
+  const auto token = static_cast<int>(blockIdx.x / kSplits) / groups;
+  const auto first_head = static_cast<int>(blockIdx.x / kSplits) % groups * kClusterHeads;
+  if (threadIdx.x == 0) {
+    barrier_init(barrier, 1);
+    fence_barrier_init();
+    barrier_arrive_expect(barrier, Shape::kReceivedBytes);
+  }
+  cluster_arrive();
+  launch_dependents();
+
+  const TokenKeys keys(params, token);
+  const int share = (keys.count + kSplits - 1) / kSplits;
+  const int begin = min(split * share, keys.count), end = min(begin + share, keys.count);
+
+  // Fetches the keys of a tile that this warp serves and that the caller takes. All indices first:
+  // each is a trip to memory.
+  Fp8RowPart parts[kIsFp8 ? Shape::kRowsPerWarp : 1];
+  const auto is_ready = [&](int key) {
+    return key < keys.num_window ? params.is_window_ready : params.are_entries_ready;
+  };
+  const auto fetch = [&](int tile_begin, const auto& takes) {
+    const uint8_t* rows[Shape::kRowsPerWarp];
+#pragma unroll
+    for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+      const int key = tile_begin + warp + i * Shape::kWarps;
+      rows[i] = key < end && takes(key) ? key_row<kRowBytes>(params, keys, key) : nullptr;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+      const int slot = warp + i * Shape::kWarps;
+      if (!takes(tile_begin + slot)) continue;
+      if (lane == 0) bias[slot] = rows[i] == nullptr ? -INFINITY : 0.0f;
+      if constexpr (kIsFp8) {
+        parts[i].read(rows[i], lane);
+      } else {
+        const uint8_t* const source =
+            (rows[i] == nullptr ? params.window.pool : rows[i]) + lane * 16;
+        const uint32_t destination = base + slot * Shape::kKeyPitch + lane * 16;
+        copy_async_16(destination, source, rows[i] != nullptr);
+        copy_async_16(destination + 512, source + 512, rows[i] != nullptr);
+      }
+    }
+  };
+  const auto finish_fetch = [&] {
+    if constexpr (kIsFp8) {
+#pragma unroll
+      for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+        uint8_t* const row = memory + (warp + i * Shape::kWarps) * Shape::kKeyPitch;
+        parts[i].widen(lane, [row](int element, const auto& values) {
+          *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(row + element * 2) = values;
+        });
+      }
+    }
+    copy_async_wait_all();
+  };
+
+  // q lies where scores will, until each warp has taken its part: 64 of the width.
+  const int width_part = warp % Shape::kWidthParts, key_part = warp / Shape::kWidthParts;
+  const uint32_t queries = base + Shape::kScoresOffset;
+  const auto read_q = [&] {
+    const uint16_t* const rows =
+        params.q + (static_cast<size_t>(token) * params.heads + first_head) * kKeyWidth;
+#pragma unroll
+    for (int i = 0; i < kClusterHeads * 64 / Shape::kThreads; ++i) {
+      const int row = warp / 2 + i * (Shape::kWarps / 2), column = (warp % 2 * 32 + lane) * 8;
+      copy_async_16(
+          queries + row * Shape::kKeyPitch + column * 2, rows + row * kKeyWidth + column, true);
+    }
+  };
+
+  fetch(begin, is_ready);
+  if (params.is_q_ready) read_q();
+  wait_for_predecessors();
+  fetch(begin, [&](int key) { return !is_ready(key); });
+  if (!params.is_q_ready) read_q();
+
+  uint32_t q[kSteps][4];
+  float out[4][4] = {};
+  float max = -INFINITY, sum = 0;  // of head `warp`; sum of this lane's keys
+  for (int tile = begin; tile < end; tile += kTileKeys) {
+    if (tile != begin) {
+      __syncthreads();
+      fetch(tile, [](int) { return true; });
+    }
+    finish_fetch();
+    __syncthreads();
+    if (tile == begin) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int column =
+            width_part * (kKeyWidth / Shape::kWidthParts) + step * 16 + lane / 16 * 8;
+        load_matrices(q[step], queries + lane % 16 * Shape::kKeyPitch + column * 2);
+      }
+    }
+
+    float part[kKeyTiles][4] = {};
+#pragma unroll
+    for (int pair = 0; pair < kSteps / 2; ++pair) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        uint32_t b[4];
+        const int key = key_part * Shape::kPartKeys + n * 8 + lane % 8;
+        const int column = width_part * (kKeyWidth / Shape::kWidthParts) + pair * 32 + lane / 8 * 8;
+        load_matrices(b, base + key * Shape::kKeyPitch + column * 2);
+        mma_bf16(part[n], q[2 * pair], b[0], b[1]);
+        mma_bf16(part[n], q[2 * pair + 1], b[2], b[3]);
+      }
+    }
+    if (tile == begin) __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      float* const to = scores + (width_part * kClusterHeads + g) * Shape::kScorePitch +
+                        key_part * Shape::kPartKeys + n * 8 + 2 * t;
+      *reinterpret_cast<float2*>(to) = {part[n][0], part[n][1]};
+      *reinterpret_cast<float2*>(to + 8 * Shape::kScorePitch) = {part[n][2], part[n][3]};
+    }
+    __syncthreads();
+
+    constexpr int kPerLane = (kTileKeys + 31) / 32;
+    float logits[kPerLane];
+    float tile_max = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int key = i * 32 + lane;
+      logits[i] = -INFINITY;
+      if (key < kTileKeys) {
+        float dot = 0;
+#pragma unroll
+        for (int w = 0; w < Shape::kWidthParts; ++w) {
+          dot += scores[(w * kClusterHeads + warp) * Shape::kScorePitch + key];
+        }
+        logits[i] = dot * params.scale_log2 + bias[key];
+      }
+      tile_max = fmaxf(tile_max, logits[i]);
+    }
+    const float new_max = fmaxf(max, warp_max(tile_max));
+    const float origin = new_max == -INFINITY ? 0.0f : new_max;
+    const float factor = exp2_approx(max - origin);
+    sum *= factor;
+    max = new_max;
+    if (lane == 0) rescale[warp] = factor;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int key = i * 32 + lane;
+      const uint32_t p = pack_bf16x2(exp2_approx(logits[i] - origin), 0);
+      sum += low_bf16(p);
+      if (key < kTileKeys) {
+        *reinterpret_cast<uint16_t*>(memory + Shape::kProbabilitiesOffset +
+                                     warp * Shape::kProbabilityPitch + key * 2) =
+            static_cast<uint16_t>(p);
+      }
+    }
+    __syncthreads();
+
+    if (tile != begin) {
+      const float top = rescale[g], bottom = rescale[g + 8];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        out[n][0] *= top;
+        out[n][1] *= top;
+        out[n][2] *= bottom;
+        out[n][3] *= bottom;
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kTileKeys / 16; ++step) {
+      uint32_t p[4];
+      load_matrices(p,
+                    base + Shape::kProbabilitiesOffset + lane % 16 * Shape::kProbabilityPitch +
+                        step * 32 + lane / 16 * 16);
+#pragma unroll
+      for (int n = 0; n < 4; n += 2) {
+        uint32_t v[4];
+        load_matrices_transposed(v,
+                                 base + (step * 16 + lane % 16) * Shape::kKeyPitch +
+                                     (warp * 32 + n * 8 + lane / 16 * 8) * 2);
+        mma_bf16(out[n], p, v[0], v[1]);
+        mma_bf16(out[n + 1], p, v[2], v[3]);
+      }
+    }
+  }
+
+  // To the owners: 16 bytes of rows g and g + 8 each, and the state of head `warp`.
+  cluster_wait();
+  const auto send = [&](int head, const uint4& values) {
+    const auto owner = static_cast<uint32_t>(head / Shape::kOwnedHeads);
+    const int row = split * Shape::kOwnedHeads + head % Shape::kOwnedHeads;
+    store_async(shared_address_of_rank(
+                    base + Shape::kReceivedOffset + row * kKeyBytes + (warp * 4 + t) * 16, owner),
+                values,
+                shared_address_of_rank(barrier, owner));
+  };
+  send(g,
+       {pack_bf16x2(out[0][0], out[0][1]),
+        pack_bf16x2(out[1][0], out[1][1]),
+        pack_bf16x2(out[2][0], out[2][1]),
+        pack_bf16x2(out[3][0], out[3][1])});
+  send(g + 8,
+       {pack_bf16x2(out[0][2], out[0][3]),
+        pack_bf16x2(out[1][2], out[1][3]),
+        pack_bf16x2(out[2][2], out[2][3]),
+        pack_bf16x2(out[3][2], out[3][3])});
+  sum = warp_sum(sum);
+  if (lane == 0) {
+    const auto owner = static_cast<uint32_t>(warp / Shape::kOwnedHeads);
+    const int row = split * Shape::kOwnedHeads + warp % Shape::kOwnedHeads;
+    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + row * 8, owner),
+                float2{max, sum},
+                shared_address_of_rank(barrier, owner));
+  }
+
+  // Two neighbouring elements of an owned head per thread.
+  constexpr int kPairs = kKeyWidth / 2;
+  const auto owned = static_cast<int>(threadIdx.x) / kPairs;
+  const auto pair = static_cast<int>(threadIdx.x) % kPairs;
+  if (owned >= Shape::kOwnedHeads) return;
+  const int head = first_head + split * Shape::kOwnedHeads + owned;
+  const float sink = __ldg(params.sink + head) * 1.4426950408889634f;
+  barrier_wait(barrier, 0);
+  // Sums of a warp lie by lane: the pair's 4 bytes are word n of the 16 bytes of its t.
+  const uint8_t* const received = memory + Shape::kReceivedOffset + owned * kKeyBytes +
+                                  (pair / 16 * 4 + pair % 4) * 16 + pair % 16 / 4 * 4;
+  uint32_t values[kSplits];
+#pragma unroll
+  for (int i = 0; i < kSplits; ++i) {
+    values[i] = *reinterpret_cast<const uint32_t*>(received + i * Shape::kOwnedHeads * kKeyBytes);
+  }
+  // Lane i weighs split i.
+  float2 state = {-INFINITY, 0};
+  if (lane < kSplits) {
+    state = reinterpret_cast<const float2*>(
+        memory + Shape::kReceivedStatesOffset)[lane * Shape::kOwnedHeads + owned];
+  }
+  const float merged_max = fmaxf(sink, warp_max(state.x));
+  const float merged_origin = merged_max == -INFINITY ? 0.0f : merged_max;
+  const float weight = exp2_approx(state.x - merged_origin);
+  const float denominator = warp_sum(weight * state.y) + exp2_approx(sink - merged_origin);
+  float2 merged = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kSplits; ++i) {
+    const float w = __shfl_sync(~0U, weight, i);
+    merged = {fmaf(w, low_bf16(values[i]), merged.x), fmaf(w, high_bf16(values[i]), merged.y)};
+  }
+  const float inverse = merged_max == -INFINITY ? 0.0f : 1.0f / denominator;
+  uint32_t* const row = reinterpret_cast<uint32_t*>(
+      params.out + (static_cast<size_t>(token) * params.heads + head) * kKeyWidth);
+  row[pair] = pack_bf16x2(merged.x * inverse, merged.y * inverse);
+}
+
+}  // namespace nibble::kernels::cuda

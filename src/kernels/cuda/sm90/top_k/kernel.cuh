@@ -1,0 +1,449 @@
+// The k best of a row of scores, exactly: ties go to the lower index, and indices come out in
+// ascending order.
+//
+// A block keeps up to 16,384 scores in registers as ordered integers, finds the k-th best by three
+// digits of a radix select in shared memory, and places what is selected by prefix sums. A longer
+// row is cut in parts for the blocks of a cluster: each selects the k best of its part, and the
+// first block selects from these, which lie in ascending order of index, so that ties stay right.
+//
+// Bytes: 4 per score, 8 k per further block.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+
+namespace nibble::kernels::cuda {
+
+inline constexpr int kTopKThreads = 1024;
+inline constexpr int kTopKWarps = kTopKThreads / 32;
+inline constexpr int kTopKChunk = kTopKThreads * 4;  // keys per step: four per thread
+inline constexpr int kTopKMaxChunks = 4;
+inline constexpr int kTopKPart = kTopKChunk * kTopKMaxChunks;  // the most keys of a block
+inline constexpr int kTopKMaxCluster = 16;
+inline constexpr int kTopKMaxK = 1024;
+
+// DeviceTopKArgs as the kernel takes them.
+struct TopKParams {
+  const float* scores;
+  const int* counts;
+  int64_t columns;
+  int k;
+  const int* pages;
+  int max_pages;
+  int entries_per_page;
+  int* indices;
+  int* num_selected;
+  uint32_t* candidate_keys;  // [m, cluster, k], in device memory
+  int* candidate_indices;    // [m, cluster, k]
+};
+
+// A score's place in the order, above 0: NaN ranks with -inf, -0 equals +0.
+__device__ __forceinline__ uint32_t rank_key(float score) {
+  constexpr uint32_t kMinusInfinity = 0xFF800000U;
+  const uint32_t plain = __float_as_uint(score + 0.0f);
+  const uint32_t bits = isnan(score) ? kMinusInfinity : plain;
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+// Shared memory of a block. A selection counts up to four digits, each in its own bins.
+struct TopKState {
+  static constexpr int kBins = 2048, kCounts = 4, kSurvivors = kTopKChunk;
+  uint32_t bins[kCounts][kBins];
+  uint32_t warp_sums[kCounts][kTopKWarps];
+  uint32_t digit[kCounts];   // of the k-th best key, 0 where there are fewer
+  uint32_t wanted[kCounts];  // how many of those with this digit are selected
+  // Keys above a first bound, and their indices, in ascending order of index.
+  uint32_t survivor_keys[kSurvivors];
+  int survivor_indices[kSurvivors];
+};
+
+// Before a selection; __syncthreads() must follow.
+__device__ __forceinline__ void clear(TopKState& state) {
+  uint4* const words = reinterpret_cast<uint4*>(state.bins);
+  for (int i = static_cast<int>(threadIdx.x); i < TopKState::kCounts * TopKState::kBins / 4;
+       i += kTopKThreads) {
+    words[i] = {0, 0, 0, 0};
+  }
+  if (threadIdx.x < TopKState::kCounts) state.digit[threadIdx.x] = 0;
+}
+
+// Adds the digits of the keys that count. Equal scores are normal, so a thread or a warp whose keys
+// agree adds once.
+template <int kKeys, class Counts, class Digit>
+__device__ __forceinline__ void count_digits(const uint32_t (&keys)[kKeys],
+                                             uint32_t* bins,
+                                             const Counts& counts,
+                                             const Digit& digit) {
+  const uint32_t first = digit(keys[0]);
+  bool agrees = counts(keys[0]);
+#pragma unroll
+  for (int i = 1; i < kKeys; ++i) agrees = agrees && counts(keys[i]) && digit(keys[i]) == first;
+  constexpr uint32_t kNoDigit = 0x10000;
+  int is_same = 0;
+  __match_all_sync(~0U, agrees ? first : kNoDigit + threadIdx.x % 32, &is_same);
+  if (is_same != 0) {
+    if (threadIdx.x % 32 == 0) atomicAdd(bins + first, 32U * kKeys);
+  } else if (agrees) {
+    atomicAdd(bins + first, uint32_t{kKeys});
+  } else {
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      if (counts(keys[i])) atomicAdd(bins + digit(keys[i]), 1U);
+    }
+  }
+}
+
+// The digit of the `wanted`-th best of the keys counted in bins[count], and how many of that digit
+// are wanted. Synchronises the block before and after.
+__device__ __forceinline__ void find_digit(TopKState& state, int count, uint32_t wanted) {
+  __syncthreads();
+  // Thread i has the bins from the top: kBins - 1 - 2 i and the one below.
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto bin = static_cast<uint32_t>(TopKState::kBins - 1 - 2 * static_cast<int>(threadIdx.x));
+  const uint2 pair = *reinterpret_cast<const uint2*>(state.bins[count] + bin - 1);
+  const uint32_t high = pair.y, low = pair.x;
+  uint32_t inclusive = high + low;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(~0U, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == 31) state.warp_sums[count][warp] = inclusive;
+  __syncthreads();
+  uint32_t before = lane < warp ? state.warp_sums[count][lane] : 0;
+  before = __reduce_add_sync(~0U, before) + inclusive - high - low;
+  if (before < wanted && wanted <= before + high) {
+    state.digit[count] = bin;
+    state.wanted[count] = wanted - before;
+  } else if (before + high < wanted && wanted <= before + high + low) {
+    state.digit[count] = bin - 1;
+    state.wanted[count] = wanted - before - high;
+  }
+  __syncthreads();
+}
+
+// The k-th best key of the block's, and how many keys equal to it are selected.
+struct Threshold {
+  uint32_t key;
+  uint32_t ties;
+};
+// `state` is clear but for bins[3], and at least k keys are not 0, which is padding.
+template <int kKeys>
+__device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys],
+                                                    uint32_t k,
+                                                    TopKState& state) {
+  count_digits(
+      keys,
+      state.bins[0],
+      [](uint32_t key) { return key != 0; },
+      [](uint32_t key) { return key >> 21; });
+  find_digit(state, 0, k);
+  const uint32_t top = state.digit[0];
+  count_digits(
+      keys,
+      state.bins[1],
+      [top](uint32_t key) { return key != 0 && key >> 21 == top; },
+      [](uint32_t key) { return (key >> 10) & 0x7FF; });
+  find_digit(state, 1, state.wanted[0]);
+  const uint32_t prefix = top << 11 | state.digit[1];
+  count_digits(
+      keys,
+      state.bins[2],
+      [prefix](uint32_t key) { return key != 0 && key >> 10 == prefix; },
+      [](uint32_t key) { return key & 0x3FF; });
+  find_digit(state, 2, state.wanted[1]);
+  return {prefix << 10 | state.digit[2], state.wanted[2]};
+}
+
+// A bound below which no key can be among the k best: k threads have a key of at least the k-th
+// best of all threads' best keys. At least 1.
+template <int kKeys>
+__device__ __forceinline__ uint32_t first_bound(const uint32_t (&keys)[kKeys],
+                                                uint32_t k,
+                                                TopKState& state) {
+  uint32_t best[1] = {0};
+#pragma unroll
+  for (int i = 0; i < kKeys; ++i) best[0] = max(best[0], keys[i]);
+  count_digits(
+      best,
+      state.bins[3],
+      [](uint32_t key) { return key != 0; },
+      [](uint32_t key) { return key >> 21; });
+  find_digit(state, 3, k);
+  return max(state.digit[3] << 21, 1U);
+}
+
+// Sum of the bytes of a word.
+__device__ __forceinline__ uint32_t sum_of_bytes(uint32_t word) {
+  return (word & 0xFF) + (word >> 8 & 0xFF) + (word >> 16 & 0xFF) + (word >> 24);
+}
+
+// Calls place(slot, i) for each key above the threshold and the first ties equal to it, in
+// ascending order of position: (warp, chunk, lane, element). Returns how many keys are above.
+// Synchronises the block.
+template <int kChunks, bool kHasTies, class Place>
+__device__ __forceinline__ uint32_t place_selected(const uint32_t (&keys)[kChunks * 4],
+                                                   Threshold threshold,
+                                                   TopKState& state,
+                                                   const Place& place) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Counts of keys above the threshold and of keys equal to it, one byte per chunk: at most 128 of
+  // a warp, so that the bytes of sums over a warp do not meet.
+  uint32_t above = 0, equal = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks * 4; ++i) {
+    above += keys[i] > threshold.key ? 1U << (i / 4 * 8) : 0;
+    if constexpr (kHasTies) equal += keys[i] == threshold.key ? 1U << (i / 4 * 8) : 0;
+  }
+  uint32_t above_before = above, equal_before = equal;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t a = __shfl_up_sync(~0U, above_before, step);
+    if (lane >= step) above_before += a;
+    if constexpr (kHasTies) {
+      const uint32_t e = __shfl_up_sync(~0U, equal_before, step);
+      if (lane >= step) equal_before += e;
+    }
+  }
+  const uint32_t above_warp = __shfl_sync(~0U, above_before, 31);
+  const uint32_t equal_warp = __shfl_sync(~0U, equal_before, 31);
+  above_before -= above;
+  equal_before -= equal;
+  // Both totals in one word: at most 16,384 of each.
+  if (lane == 0) {
+    state.warp_sums[3][warp] = sum_of_bytes(above_warp) | sum_of_bytes(equal_warp) << 16;
+  }
+  __syncthreads();
+  const uint32_t totals = state.warp_sums[3][lane];
+  const uint32_t before = __reduce_add_sync(~0U, lane < warp ? totals : 0);
+  uint32_t above_base = before & 0xFFFF, equal_base = before >> 16;
+  if (above + equal != 0) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      uint32_t above_here = above_base + (above_before >> (chunk * 8) & 0xFF);
+      uint32_t equal_here = equal_base + (equal_before >> (chunk * 8) & 0xFF);
+#pragma unroll
+      for (int i = chunk * 4; i < chunk * 4 + 4; ++i) {
+        if (keys[i] > threshold.key) {
+          place(above_here + (kHasTies ? min(equal_here, threshold.ties) : 0), i);
+          ++above_here;
+        } else if (kHasTies && keys[i] == threshold.key) {
+          if (equal_here < threshold.ties) place(above_here + equal_here, i);
+          ++equal_here;
+        }
+      }
+      above_base += above_warp >> (chunk * 8) & 0xFF;
+      equal_base += equal_warp >> (chunk * 8) & 0xFF;
+    }
+  }
+  return __reduce_add_sync(~0U, totals) & 0xFFFF;
+}
+
+// Calls emit(slot, key, index) for the k best keys in ascending order of index. `state` is clear;
+// at least k keys are not 0. index_of(i): of this thread's i-th key, ascending with its position.
+template <int kChunks, class IndexOf, class Emit>
+__device__ __forceinline__ void select_best(const uint32_t (&keys)[kChunks * 4],
+                                            int k,
+                                            TopKState& state,
+                                            const IndexOf& index_of,
+                                            const Emit& emit) {
+  const auto wanted = static_cast<uint32_t>(k);
+  if constexpr (kChunks > 1) {
+    const uint32_t bound = first_bound(keys, wanted, state);
+    const uint32_t survivors = place_selected<kChunks, false>(
+        keys, {.key = bound - 1, .ties = 0}, state, [&](uint32_t slot, int i) {
+          if (slot >= TopKState::kSurvivors) return;
+          state.survivor_keys[slot] = keys[i];
+          state.survivor_indices[slot] = index_of(i);
+        });
+    if (survivors <= TopKState::kSurvivors) {
+      __syncthreads();
+      uint32_t left[4];
+      const int first = static_cast<int>(threadIdx.x) * 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        left[i] = first + i < static_cast<int>(survivors) ? state.survivor_keys[first + i] : 0;
+      }
+      const Threshold threshold = find_threshold(left, wanted, state);
+      place_selected<1, true>(left, threshold, state, [&](uint32_t slot, int i) {
+        emit(slot, left[i], state.survivor_indices[first + i]);
+      });
+      return;
+    }
+    __syncthreads();
+  }
+  const Threshold threshold = find_threshold(keys, wanted, state);
+  place_selected<kChunks, true>(
+      keys, threshold, state, [&](uint32_t slot, int i) { emit(slot, keys[i], index_of(i)); });
+}
+
+// Position within a block's part of element `i` of this thread, in place_selected()'s order.
+template <int kChunks>
+__device__ __forceinline__ int position_of(int i) {
+  const auto warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  return warp * (128 * kChunks) + i / 4 * 128 + lane * 4 + i % 4;
+}
+
+// Where an index goes: itself, or its row of the pool.
+__device__ __forceinline__ int translate(const TopKParams& params, int row, int index) {
+  if (params.pages == nullptr) return index;
+  const int page = __ldg(params.pages + static_cast<int64_t>(row) * params.max_pages +
+                         index / params.entries_per_page);
+  return page * params.entries_per_page + index % params.entries_per_page;
+}
+
+// Scores begin .. end - 1 of a row as keys; rows start at multiples of 16 bytes.
+template <int kChunks>
+__device__ __forceinline__ void read_scores(const float* scores,
+                                            int begin,
+                                            int end,
+                                            uint32_t (&keys)[kChunks * 4]) {
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const int first = begin + position_of<kChunks>(chunk * 4);
+    float4 four = {0, 0, 0, 0};
+    if (first < end) four = __ldcg(reinterpret_cast<const float4*>(scores + first));
+    keys[chunk * 4] = first < end ? rank_key(four.x) : 0;
+    keys[chunk * 4 + 1] = first + 1 < end ? rank_key(four.y) : 0;
+    keys[chunk * 4 + 2] = first + 2 < end ? rank_key(four.z) : 0;
+    keys[chunk * 4 + 3] = first + 3 < end ? rank_key(four.w) : 0;
+  }
+}
+
+// Writes the k best of a row's first `end` scores as final indices.
+template <int kChunks>
+__device__ __forceinline__ void select_scores(const TopKParams& params,
+                                              int row,
+                                              int end,
+                                              TopKState& state) {
+  uint32_t keys[kChunks * 4];
+  read_scores<kChunks>(params.scores + row * params.columns, 0, end, keys);
+  int* const indices = params.indices + static_cast<int64_t>(row) * params.k;
+  select_best<kChunks>(
+      keys,
+      params.k,
+      state,
+      [](int i) { return position_of<kChunks>(i); },
+      [&](uint32_t slot, uint32_t, int index) { indices[slot] = translate(params, row, index); });
+}
+
+// Writes the k best of a part as candidates, or all of it where it has fewer; the rest is key 0.
+template <int kChunks>
+__device__ __forceinline__ void select_candidates(
+    const TopKParams& params, int row, int begin, int end, int64_t first, TopKState& state) {
+  uint32_t keys[kChunks * 4];
+  read_scores<kChunks>(params.scores + row * params.columns, begin, end, keys);
+  const int count = max(end - begin, 0);
+  const auto index_of = [begin](int i) { return begin + position_of<kChunks>(i); };
+  const auto emit = [&](uint32_t slot, uint32_t key, int index) {
+    params.candidate_keys[first + slot] = key;
+    params.candidate_indices[first + slot] = index;
+  };
+  if (count > params.k) {
+    select_best<kChunks>(keys, params.k, state, index_of, emit);
+    return;
+  }
+  place_selected<kChunks, false>(keys, {.key = 0, .ties = 0}, state, [&](uint32_t slot, int i) {
+    emit(slot, keys[i], index_of(i));
+  });
+  for (int slot = count + static_cast<int>(threadIdx.x); slot < params.k; slot += kTopKThreads) {
+    params.candidate_keys[first + slot] = 0;
+  }
+}
+
+// Writes the k best of `count` candidates (a multiple of 4) as final indices.
+template <int kChunks>
+__device__ __forceinline__ void select_from_candidates(
+    const TopKParams& params, int row, int64_t first, int count, TopKState& state) {
+  uint32_t keys[kChunks * 4];
+  int found[kChunks * 4];
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const int position = position_of<kChunks>(chunk * 4);
+    uint4 key = {0, 0, 0, 0};
+    int4 index = {0, 0, 0, 0};
+    if (position < count) {
+      key = __ldcg(reinterpret_cast<const uint4*>(params.candidate_keys + first + position));
+      index = __ldcg(reinterpret_cast<const int4*>(params.candidate_indices + first + position));
+    }
+    keys[chunk * 4] = key.x;
+    keys[chunk * 4 + 1] = key.y;
+    keys[chunk * 4 + 2] = key.z;
+    keys[chunk * 4 + 3] = key.w;
+    found[chunk * 4] = index.x;
+    found[chunk * 4 + 1] = index.y;
+    found[chunk * 4 + 2] = index.z;
+    found[chunk * 4 + 3] = index.w;
+  }
+  int* const indices = params.indices + static_cast<int64_t>(row) * params.k;
+  select_best<kChunks>(
+      keys,
+      params.k,
+      state,
+      [&](int i) { return found[i]; },
+      [&](uint32_t slot, uint32_t, int index) { indices[slot] = translate(params, row, index); });
+}
+
+// Grid: (row, block of the cluster). The counts decide how much of it works.
+__global__ void __launch_bounds__(kTopKThreads, 1) top_k(const TopKParams params, int cluster) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  TopKState& state = *reinterpret_cast<TopKState*>(memory);
+  const auto rank = static_cast<int>(blockIdx.x) % cluster;
+  const auto row = static_cast<int>(blockIdx.x) / cluster;
+  const int count = __ldg(params.counts + row);
+  launch_dependents();
+  clear(state);
+  __syncthreads();
+  wait_for_predecessors();
+  const bool is_shared = count > kTopKPart;
+  if (rank == 0 && threadIdx.x == 0 && params.num_selected != nullptr) {
+    params.num_selected[row] = min(params.k, count);
+  }
+  if (!is_shared) {
+    if (rank != 0) return;
+    if (count <= params.k) {
+      int* const indices = params.indices + static_cast<int64_t>(row) * params.k;
+      for (int i = static_cast<int>(threadIdx.x); i < params.k; i += kTopKThreads) {
+        indices[i] = i < count ? translate(params, row, i) : -1;
+      }
+    } else if (count <= kTopKChunk) {
+      select_scores<1>(params, row, count, state);
+    } else if (count <= 2 * kTopKChunk) {
+      select_scores<2>(params, row, count, state);
+    } else {
+      select_scores<4>(params, row, count, state);
+    }
+    return;
+  }
+
+  // Parts are whole chunks, so that reads stay aligned.
+  const int chunks = (count + cluster * kTopKChunk - 1) / (cluster * kTopKChunk);
+  const int begin = min(rank * chunks * kTopKChunk, count);
+  const int end = min(begin + chunks * kTopKChunk, count);
+  const int64_t all = static_cast<int64_t>(row) * cluster * params.k;
+  const int64_t own = all + rank * params.k;
+  if (chunks == 1) {
+    select_candidates<1>(params, row, begin, end, own, state);
+  } else if (chunks == 2) {
+    select_candidates<2>(params, row, begin, end, own, state);
+  } else {
+    select_candidates<4>(params, row, begin, end, own, state);
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (rank != 0) return;
+  clear(state);
+  __syncthreads();
+  const int num_candidates = cluster * params.k;
+  if (num_candidates <= kTopKChunk) {
+    select_from_candidates<1>(params, row, all, num_candidates, state);
+  } else if (num_candidates <= 2 * kTopKChunk) {
+    select_from_candidates<2>(params, row, all, num_candidates, state);
+  } else {
+    select_from_candidates<4>(params, row, all, num_candidates, state);
+  }
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,347 @@
+// The indexer's scores and selection on a GPU against the scalar reference.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "cuda/cuda_testing.h"
+#include "kernels/cuda/sm90/indexer/launch.h"
+#include "kernels/cuda/sm90/top_k/launch.h"
+#include "kernels/kernel.h"
+#include "quant/numeric.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+using cuda_testing::CudaTest;
+using cuda_testing::DeviceArray;
+using cuda_testing::gpu;
+
+template <class Args>
+Launcher<Args> reference_launcher(Op op) {
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (kernel->op == op && is_reference(*kernel)) return std::get<Launcher<Args>>(kernel->launch);
+  }
+  return nullptr;
+}
+
+// --- scores ---
+
+constexpr int64_t kHeads = 64, kWidth = 128;
+
+std::vector<float> random_bf16(size_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values;
+  for (size_t i = 0; i < size; ++i) {
+    values.push_back(quant::bf16_to_f32(quant::f32_to_bf16(normal(random))));
+  }
+  return values;
+}
+
+std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> rounded;
+  for (const float value : values) rounded.push_back(quant::f32_to_bf16(value));
+  return rounded;
+}
+
+// Tokens of one launch over shuffled pages of one pool.
+struct ScoreCase {
+  static constexpr int32_t kEntriesPerPage = 16;
+  std::vector<int32_t> counts;
+  int32_t max_pages;
+  int64_t columns;
+  std::vector<float> q, weights, keys;
+  std::vector<int32_t> pages;
+
+  ScoreCase(std::vector<int32_t> entry_counts, uint32_t seed) : counts(std::move(entry_counts)) {
+    const int32_t most = *std::max_element(counts.begin(), counts.end());
+    max_pages = (most + kEntriesPerPage - 1) / kEntriesPerPage;
+    columns = int64_t{max_pages} * kEntriesPerPage;
+    q = random_bf16(counts.size() * kHeads * kWidth, seed);
+    weights = random_bf16(counts.size() * kHeads, seed + 1);
+    const int32_t pool = max_pages + 3;
+    keys = random_bf16(static_cast<size_t>(pool) * kEntriesPerPage * kWidth, seed + 2);
+    std::mt19937 random(seed + 3);
+    std::vector<int32_t> order(static_cast<size_t>(pool));
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t t = 0; t < counts.size(); ++t) {
+      std::shuffle(order.begin(), order.end(), random);
+      pages.insert(pages.end(), order.begin(), order.begin() + max_pages);
+    }
+  }
+
+  std::vector<float> on_device(int32_t unscored_count = 0) const {
+    const DeviceArray<uint16_t> device_q(to_bf16(q)), device_keys(to_bf16(keys));
+    const DeviceArray<float> device_weights(weights);
+    const DeviceArray<int32_t> device_pages(pages), device_counts(counts);
+    const DeviceArray<float> scores(counts.size() * static_cast<size_t>(columns));
+    launch_indexer_score_sm90({.q = device_q.data(),
+                               .head_weights = device_weights.data(),
+                               .keys = {.pool = device_keys.data(),
+                                        .pages = device_pages.data(),
+                                        .counts = device_counts.data(),
+                                        .max_pages = max_pages,
+                                        .entries_per_page = kEntriesPerPage},
+                               .scores = scores.data(),
+                               .columns = columns,
+                               .m = static_cast<int32_t>(counts.size()),
+                               .heads = kHeads,
+                               .unscored_count = unscored_count,
+                               .num_units = gpu()->info().num_units},
+                              gpu()->stream())
+        .value();
+    return scores.to_host();
+  }
+
+  // The reference's scores, or with absolute values the sizes of what they add.
+  std::vector<float> reference(bool is_absolute) const {
+    std::vector<float> scores(counts.size() * static_cast<size_t>(columns));
+    std::vector<float> own_q = q, own_weights = weights, own_keys = keys;
+    if (is_absolute) {
+      for (std::vector<float>* values : {&own_q, &own_weights, &own_keys}) {
+        for (float& value : *values) value = std::abs(value);
+      }
+    }
+    std::vector<PageId> ids;
+    for (const int32_t page : pages) ids.push_back(PageId{page});
+    std::vector<PagedRows> rows;
+    for (size_t t = 0; t < counts.size(); ++t) {
+      rows.push_back({.base = own_keys.data(),
+                      .pages = std::span(ids).subspan(t * static_cast<size_t>(max_pages),
+                                                      static_cast<size_t>(max_pages)),
+                      .entries_per_page = kEntriesPerPage,
+                      .count = counts[t]});
+    }
+    const auto tokens = static_cast<int64_t>(counts.size());
+    const IndexerScoreArgs args{
+        .q = TensorView::contiguous(own_q.data(), DType::kF32, {tokens, kHeads, kWidth}),
+        .head_weights = TensorView::contiguous(own_weights.data(), DType::kF32, {tokens, kHeads}),
+        .keys = rows,
+        .key_dtype = DType::kF32,
+        .scores = TensorView::contiguous(scores.data(), DType::kF32, {tokens, columns})};
+    device::Stream stream;
+    reference_launcher<IndexerScoreArgs>(Op::kIndexerScore)(args, stream).value();
+    return scores;
+  }
+};
+
+using IndexerScore = CudaTest;
+
+TEST_F(IndexerScore, EqualsTheReference) {
+  // Products are exact; the tensor cores add with 23 bits below the largest term (spec
+  // "h200-facts" 3), the heads are added in f32.
+  constexpr double kTolerance = 0x1p-18;
+  const ScoreCase inputs({1, 16, 63, 64, 65, 1000, 4101}, 1);
+  const std::vector<float> found = inputs.on_device();
+  const std::vector<float> expected = inputs.reference(false), sizes = inputs.reference(true);
+  for (size_t t = 0; t < inputs.counts.size(); ++t) {
+    for (int64_t c = 0; c < inputs.columns; ++c) {
+      const size_t i = t * static_cast<size_t>(inputs.columns) + static_cast<size_t>(c);
+      if (c < inputs.counts[t]) {
+        ASSERT_NEAR(found[i], expected[i], kTolerance * static_cast<double>(sizes[i]))
+            << t << " " << c;
+      } else {
+        ASSERT_TRUE(std::isnan(found[i])) << "written beyond the count " << t << " " << c;
+      }
+    }
+  }
+}
+
+TEST_F(IndexerScore, TokensDoNotDependOnTheirNeighbours) {
+  ScoreCase inputs({300, 1000, 70}, 2);
+  const std::vector<float> all = inputs.on_device();
+  ScoreCase alone = inputs;
+  alone.counts = {inputs.counts[1]};
+  alone.q = {inputs.q.begin() + kHeads * kWidth, inputs.q.begin() + 2 * kHeads * kWidth};
+  alone.weights = {inputs.weights.begin() + kHeads, inputs.weights.begin() + 2 * kHeads};
+  alone.pages = {inputs.pages.begin() + inputs.max_pages,
+                 inputs.pages.begin() + 2 * inputs.max_pages};
+  const std::vector<float> found = alone.on_device();
+  for (size_t c = 0; c < 1000; ++c) {
+    ASSERT_EQ(found[c], all[static_cast<size_t>(inputs.columns) + c]) << c;
+  }
+}
+
+TEST_F(IndexerScore, SkipsTokensThatKeepAll) {
+  const ScoreCase inputs({64, 65}, 3);
+  const std::vector<float> found = inputs.on_device(64);
+  EXPECT_TRUE(std::isnan(found[0]));
+  EXPECT_FALSE(std::isnan(found[static_cast<size_t>(inputs.columns)]));
+}
+
+TEST_F(IndexerScore, ZeroIsPositiveAndNanStays) {
+  ScoreCase inputs({40}, 4);
+  std::fill(inputs.weights.begin(), inputs.weights.end(), -1.0f);
+  const auto page = static_cast<size_t>(inputs.pages[0]);
+  const auto row =
+      inputs.keys.begin() + static_cast<ptrdiff_t>(page * ScoreCase::kEntriesPerPage * kWidth);
+  std::fill(row, row + kWidth, 0.0f);
+  *(row + kWidth + 5) = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> found = inputs.on_device();
+  EXPECT_EQ(found[0], 0.0f);
+  EXPECT_FALSE(std::signbit(found[0]));
+  EXPECT_TRUE(std::isnan(found[1]));
+  EXPECT_FALSE(std::isnan(found[2]));
+}
+
+// --- selection ---
+
+struct Selection {
+  std::vector<int32_t> indices, counts;
+};
+
+Selection select(const std::vector<float>& scores,
+                 int64_t columns,
+                 const std::vector<int32_t>& counts,
+                 int32_t k) {
+  const auto m = static_cast<int32_t>(counts.size());
+  const DeviceArray<float> device_scores(scores);
+  const DeviceArray<int32_t> device_counts(counts);
+  const DeviceArray<int32_t> indices(counts.size() * static_cast<size_t>(k)),
+      selected(counts.size());
+  const DeviceArray<std::byte> workspace(
+      static_cast<size_t>(std::max(int64_t{16}, top_k_workspace_bytes(m, k, columns))));
+  launch_top_k({.scores = device_scores.data(),
+                .counts = device_counts.data(),
+                .columns = columns,
+                .m = m,
+                .k = k,
+                .indices = indices.data(),
+                .num_selected = selected.data(),
+                .workspace = workspace.data()},
+               gpu()->stream())
+      .value();
+  return {indices.to_host(), selected.to_host()};
+}
+
+Selection select_by_reference(std::vector<float> scores,
+                              int64_t columns,
+                              const std::vector<int32_t>& counts,
+                              int32_t k) {
+  const auto m = static_cast<int64_t>(counts.size());
+  Selection selection{std::vector<int32_t>(counts.size() * static_cast<size_t>(k), -1),
+                      std::vector<int32_t>(counts.size())};
+  const TopKArgs args{
+      .scores = TensorView::contiguous(scores.data(), DType::kF32, {m, columns}),
+      .counts = counts,
+      .k = k,
+      .indices = TensorView::contiguous(selection.indices.data(), DType::kI32, {m, k}),
+      .num_selected = selection.counts};
+  device::Stream stream;
+  reference_launcher<TopKArgs>(Op::kTopK)(args, stream).value();
+  return selection;
+}
+
+enum class Scores { kNormal, kEqual, kZeros, kFew, kClose, kSpecial };
+
+std::vector<float> make_scores(Scores kind, size_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> scores;
+  for (size_t i = 0; i < size; ++i) {
+    switch (kind) {
+      case Scores::kNormal:
+        scores.push_back(normal(random));
+        break;
+      case Scores::kEqual:
+        scores.push_back(1.5f);
+        break;
+      case Scores::kZeros:  // of both signs
+        scores.push_back(random() % 300 == 0 ? 1.0f : (random() % 2 == 0 ? 0.0f : -0.0f));
+        break;
+      case Scores::kFew:
+        scores.push_back(static_cast<float>(random() % 7) - 3.0f);
+        break;
+      case Scores::kClose:  // the same first 11 bits, and mostly the same first 22
+        scores.push_back(1.0f + static_cast<float>(random() % 1000) * 0x1p-23f);
+        break;
+      case Scores::kSpecial: {
+        constexpr float kInfinity = std::numeric_limits<float>::infinity();
+        const float special[] = {std::numeric_limits<float>::quiet_NaN(),
+                                 kInfinity,
+                                 -kInfinity,
+                                 -std::numeric_limits<float>::quiet_NaN(),
+                                 0.0f,
+                                 -2.0f};
+        scores.push_back(random() % 200 == 0 ? normal(random) : special[random() % 6]);
+        break;
+      }
+    }
+  }
+  return scores;
+}
+
+constexpr Scores kAllScores[] = {Scores::kNormal,
+                                 Scores::kEqual,
+                                 Scores::kZeros,
+                                 Scores::kFew,
+                                 Scores::kClose,
+                                 Scores::kSpecial};
+
+void expect_reference_selection(const std::vector<int32_t>& counts, int64_t columns, int32_t k) {
+  uint32_t seed = static_cast<uint32_t>(columns + k);
+  for (const Scores kind : kAllScores) {
+    const std::vector<float> scores =
+        make_scores(kind, counts.size() * static_cast<size_t>(columns), ++seed);
+    const Selection found = select(scores, columns, counts, k);
+    const Selection expected = select_by_reference(scores, columns, counts, k);
+    EXPECT_EQ(found.counts, expected.counts);
+    ASSERT_EQ(found.indices, expected.indices)
+        << "scores " << static_cast<int>(kind) << " columns " << columns << " k " << k;
+  }
+}
+
+using TopK = CudaTest;
+
+TEST_F(TopK, EqualsTheReferenceInOneBlock) {
+  for (const int32_t k : {4, 512, 1024}) {
+    expect_reference_selection(
+        {0, 1, k - 1, k, k + 1, 4095, 4096, 4097, 8191, 8192, 8193, 16384}, 16384, k);
+  }
+}
+
+TEST_F(TopK, EqualsTheReferenceInACluster) {
+  for (const int32_t k : {4, 512, 1024}) {
+    expect_reference_selection({3, 5000, 16384, 16385, 65535, 65536, 65537}, 70000, k);
+  }
+  expect_reference_selection({131072, 200001, 262144}, 262144, 512);
+  expect_reference_selection({262143}, 262144, 1024);
+}
+
+// The shape that compute-sanitizer sees.
+TEST_F(TopK, EqualsTheReferenceOnFewScores) {
+  const std::vector<float> scores = make_scores(Scores::kFew, 2 * 600, 1);
+  EXPECT_EQ(select(scores, 600, {600, 20}, 64).indices,
+            select_by_reference(scores, 600, {600, 20}, 64).indices);
+}
+
+TEST_F(TopK, TranslatesToPoolRows) {
+  constexpr int32_t kPerPage = 4, kMaxPages = 10, kK = 8;
+  const std::vector<float> scores = make_scores(Scores::kNormal, 40, 2);
+  const std::vector<int32_t> counts = {37};
+  std::vector<int32_t> pages(kMaxPages);
+  for (int32_t i = 0; i < kMaxPages; ++i) pages[static_cast<size_t>(i)] = 100 - 7 * i;
+  const DeviceArray<float> device_scores(scores);
+  const DeviceArray<int32_t> device_counts(counts), device_pages(pages), indices(size_t{kK});
+  launch_top_k({.scores = device_scores.data(),
+                .counts = device_counts.data(),
+                .columns = 40,
+                .m = 1,
+                .k = kK,
+                .pages = device_pages.data(),
+                .max_pages = kMaxPages,
+                .entries_per_page = kPerPage,
+                .indices = indices.data()},
+               gpu()->stream())
+      .value();
+  std::vector<int32_t> expected = select_by_reference(scores, 40, counts, kK).indices;
+  for (int32_t& index : expected) {
+    index = pages[static_cast<size_t>(index / kPerPage)] * kPerPage + index % kPerPage;
+  }
+  EXPECT_EQ(indices.to_host(), expected);
+}
+
+}  // namespace
+}  // namespace nibble::kernels::cuda

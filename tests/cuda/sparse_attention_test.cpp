@@ -1,0 +1,217 @@
+// Sparse attention on a GPU against the scalar reference.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cuda/attention_testing.h"
+#include "kernels/cuda/sm90/sparse_attention/launch.h"
+#include "quant/numeric.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+using cuda_testing::AttentionCase;
+using cuda_testing::CudaTest;
+using cuda_testing::DeviceArray;
+using cuda_testing::gpu;
+using cuda_testing::KeyCounts;
+using cuda_testing::kKeyWidth;
+
+// Probabilities, partial sums and outputs are rounded to BF16, each by up to 2^-9 of its size.
+constexpr double kRelativeRms = 0x1p-7;
+
+using Kernel = SparseAttentionShape::Kernel;
+constexpr SparseAttentionShape kShapes[] = {{Kernel::kCluster, 16},
+                                            {Kernel::kWarpgroups, 1},
+                                            {Kernel::kWarpgroups, 2},
+                                            {Kernel::kWarpgroups, 4},
+                                            {Kernel::kWarpgroups, 8}};
+
+std::string name_of(const SparseAttentionShape& shape) {
+  return (shape.kernel == Kernel::kCluster ? "cluster" : "warpgroups") +
+         std::to_string(shape.splits);
+}
+
+// Attends into poisoned memory. `first`, `count`: tokens; all by default.
+std::vector<float> attend(AttentionCase& inputs,
+                          const SparseAttentionShape& shape,
+                          int32_t first = 0,
+                          int32_t count = -1) {
+  const size_t tokens = count < 0 ? inputs.counts.size() : static_cast<size_t>(count);
+  const DeviceArray<uint16_t> out(tokens * static_cast<size_t>(inputs.heads * kKeyWidth));
+  launch_sparse_attention_sm90_shaped(inputs.args(out.data(), first, count), shape, gpu()->stream())
+      .value();
+  std::vector<float> values;
+  for (const uint16_t value : out.to_host()) values.push_back(quant::bf16_to_f32(value));
+  return values;
+}
+
+std::vector<float> row_of(const std::vector<float>& out,
+                          const AttentionCase& inputs,
+                          size_t token,
+                          int32_t head) {
+  const auto begin =
+      out.begin() +
+      static_cast<ptrdiff_t>(
+          (token * static_cast<size_t>(inputs.heads) + static_cast<size_t>(head)) * kKeyWidth);
+  return {begin, begin + kKeyWidth};
+}
+
+void expect_near_reference(const std::vector<float>& out,
+                           const AttentionCase& inputs,
+                           int32_t head,
+                           const std::string& what) {
+  const std::vector<float> expected = inputs.reference(head);
+  for (size_t t = 0; t < inputs.counts.size(); ++t) {
+    const std::vector<float> row = row_of(out, inputs, t, head);
+    double error = 0, size = 0;
+    for (size_t i = 0; i < kKeyWidth; ++i) {
+      const double value = expected[t * kKeyWidth + i];
+      error += (row[i] - value) * (row[i] - value);
+      size += value * value;
+    }
+    EXPECT_LE(std::sqrt(error), kRelativeRms * std::sqrt(size))
+        << what << " head " << head << " token " << t << " of " << inputs.counts[t].window << " + "
+        << inputs.counts[t].entries << " keys";
+  }
+}
+
+std::vector<KeyCounts> mixed_counts() {
+  return {{0, 0},
+          {1, 0},
+          {0, 1},
+          {3, 2},
+          {17, 47},
+          {127, 1},
+          {128, 0},
+          {0, 64},
+          {64, 65},
+          {128, 511},
+          {128, 512},
+          {128, 640},
+          {128, 1100}};
+}
+
+class SparseAttention : public CudaTest,
+                        public ::testing::WithParamInterface<SparseAttentionShape> {};
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         SparseAttention,
+                         ::testing::ValuesIn(kShapes),
+                         [](const auto& test) { return name_of(test.param); });
+
+TEST_P(SparseAttention, EqualsTheReference) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, mixed_counts(), 1);
+    const std::vector<float> out = attend(inputs, GetParam());
+    for (const int32_t head : {0, 9, 31, 46, 63}) {
+      expect_near_reference(out, inputs, head, dtype == DType::kBf16 ? "bf16" : "fp8");
+    }
+    EXPECT_TRUE(std::none_of(out.begin(), out.end(), [](float v) { return std::isnan(v); }));
+  }
+}
+
+// The shape that compute-sanitizer sees: it slows kernels down a hundredfold.
+TEST_P(SparseAttention, EqualsTheReferenceOnFewKeys) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, {{5, 70}, {0, 0}}, 2);
+    expect_near_reference(attend(inputs, GetParam()), inputs, 17, "few");
+  }
+}
+
+TEST_P(SparseAttention, TakesMoreHeads) {
+  AttentionCase inputs(DType::kBf16, 128, {{128, 300}, {7, 0}}, 3);
+  const std::vector<float> out = attend(inputs, GetParam());
+  for (const int32_t head : {1, 64, 127}) expect_near_reference(out, inputs, head, "128 heads");
+}
+
+TEST_P(SparseAttention, LeavesOutKeysThatAreNone) {
+  AttentionCase inputs(DType::kBf16, 64, {{128, 200}, {40, 30}, {20, 0}}, 4);
+  std::mt19937 random(5);
+  for (int32_t& row : inputs.window_rows) row = random() % 3 == 0 ? -1 : row;
+  for (int32_t& row : inputs.entry_rows) row = random() % 5 == 0 ? -1 : row;
+  std::fill(inputs.window_rows.end() - inputs.max_window, inputs.window_rows.end(), -1);
+  const std::vector<float> out = attend(inputs, GetParam());
+  for (const int32_t head : {2, 33}) expect_near_reference(out, inputs, head, "holes");
+  EXPECT_EQ(row_of(out, inputs, 2, 5), std::vector<float>(kKeyWidth, 0.0f));
+}
+
+TEST_P(SparseAttention, SinksTakePartInTheDenominatorOnly) {
+  AttentionCase inputs(DType::kBf16, 64, {{100, 100}, {0, 0}}, 6);
+  inputs.sink[0] = 30;
+  inputs.sink[1] = -30;
+  inputs.sink[2] = -INFINITY;
+  const std::vector<float> out = attend(inputs, GetParam());
+  for (const int32_t head : {0, 1, 2}) expect_near_reference(out, inputs, head, "sink");
+}
+
+TEST_P(SparseAttention, RaisesTheMaximumOnTheWay) {
+  AttentionCase inputs(DType::kBf16, 64, {{128, 512}}, 7);
+  // Later keys are ever larger multiples of the query of head 3.
+  for (int32_t i = 0; i < inputs.max_entries; ++i) inputs.entry_rows[static_cast<size_t>(i)] = i;
+  for (int32_t i = 0; i < inputs.max_entries; i += 16) {
+    for (int64_t j = 0; j < kKeyWidth; ++j) {
+      const float value =
+          inputs.q[static_cast<size_t>(3 * kKeyWidth + j)] * static_cast<float>(i) / 128.0f;
+      const uint16_t rounded = quant::f32_to_bf16(value);
+      const auto element = static_cast<size_t>(i * kKeyWidth + j);
+      std::memcpy(inputs.entries.bytes.data() + 2 * element, &rounded, 2);
+      inputs.entries.values[element] = quant::bf16_to_f32(rounded);
+    }
+  }
+  const std::vector<float> out = attend(inputs, GetParam());
+  for (const int32_t head : {3, 4}) expect_near_reference(out, inputs, head, "growing");
+}
+
+TEST_P(SparseAttention, NanStaysInItsToken) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, {{128, 100}, {128, 100}}, 8);
+    // Row 0 of the window becomes NaN: an element, or the scale of a block.
+    const uint8_t nan[] = {0xC0, 0x7F};
+    if (dtype == DType::kBf16) {
+      std::copy(nan, nan + 2, inputs.window.bytes.begin() + 2 * 77);
+    } else {
+      inputs.window.bytes[576] = 0xFF;
+    }
+    for (int32_t& row : inputs.window_rows) row = std::max(row, 1);
+    inputs.window_rows[5] = 0;
+    const std::vector<float> out = attend(inputs, GetParam());
+    const std::vector<float> first = row_of(out, inputs, 0, 20),
+                             second = row_of(out, inputs, 1, 20);
+    EXPECT_TRUE(std::isnan(first[77 % 64]));
+    EXPECT_TRUE(std::none_of(second.begin(), second.end(), [](float v) { return std::isnan(v); }));
+  }
+}
+
+TEST_P(SparseAttention, TokensDoNotDependOnTheirNeighbours) {
+  AttentionCase inputs(DType::kBf16, 64, mixed_counts(), 9);
+  const std::vector<float> all = attend(inputs, GetParam());
+  for (const int32_t token : {4, 10, 12}) {
+    const std::vector<float> alone = attend(inputs, GetParam(), token, 1);
+    const auto begin = all.begin() + token * inputs.heads * kKeyWidth;
+    EXPECT_EQ(alone, std::vector<float>(begin, begin + inputs.heads * kKeyWidth)) << token;
+  }
+}
+
+TEST_P(SparseAttention, ReadingAheadChangesNothing) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, {{128, 512}, {100, 3}}, 10);
+    const std::vector<float> expected = attend(inputs, GetParam());
+    for (uint32_t bits = 1; bits < 8; ++bits) {
+      const DeviceArray<uint16_t> out(inputs.out_size());
+      DeviceSparseAttentionArgs args = inputs.args(out.data());
+      args.is_q_ready = (bits & 1) != 0;
+      args.is_window_ready = (bits & 2) != 0;
+      args.are_entries_ready = (bits & 4) != 0;
+      args.is_dependent = true;
+      for (int32_t i = 0; i < 3; ++i) {
+        launch_sparse_attention_sm90_shaped(args, GetParam(), gpu()->stream()).value();
+      }
+      std::vector<float> values;
+      for (const uint16_t value : out.to_host()) values.push_back(quant::bf16_to_f32(value));
+      EXPECT_EQ(values, expected) << bits;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::kernels::cuda
