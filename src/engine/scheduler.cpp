@@ -195,7 +195,7 @@ int32_t Scheduler::prefill_demand(size_t index) const {
   return kv_.clip_chunk(sequence, sequence.num_pending());
 }
 
-int32_t Scheduler::prefill_budget() const {
+int32_t Scheduler::prefill_budget() {
   const int32_t decoding = num_decoding();
   int32_t budget = std::min(limits_.prefill_chunk_tokens, limits_.max_tokens_per_step - decoding);
   if (decoding > 0 && limits_.max_gap > Duration::zero()) {

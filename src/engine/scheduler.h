@@ -103,7 +103,7 @@ class Scheduler final {
   bool goes_before(const Sequence& a, const Sequence& b) const;
   int32_t num_decoding() const;
   int32_t prefill_demand(size_t index) const;
-  int32_t prefill_budget() const;
+  int32_t prefill_budget();
   void split_prefill(int32_t budget, std::vector<int32_t>& num_tokens) const;
   int32_t split_between_owners(std::span<const size_t> indices,
                                int32_t budget,

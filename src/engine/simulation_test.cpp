@@ -290,9 +290,12 @@ class Simulation final {
   Duration cost_of(const Batch& batch) const {
     Duration cost = std::chrono::milliseconds(2);
     for (const BatchItem& item : batch.items) {
-      const bool is_decode = item.token_ids.size() == 1 && item.start_position > 0;
-      cost += is_decode ? std::chrono::milliseconds(3)
-                        : token_cost_ * static_cast<int64_t>(item.token_ids.size());
+      const auto& running = core_->scheduler().running();
+      const auto sequence =
+          std::ranges::find(running, item.slot, [](const auto& s) { return s->slot; });
+      cost += (*sequence)->is_decoding()
+                  ? std::chrono::milliseconds(3)
+                  : token_cost_ * static_cast<int64_t>(item.token_ids.size());
     }
     return cost;
   }
