@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -70,6 +71,7 @@ class Exchange::Impl final {
   Connection* connection;  // null once the exchange has ended
   const std::string request_id;
   std::function<void(Gone)> on_gone;
+  std::optional<Gone> gone;  // why it ended before its response was handed over
   std::string note;
 };
 

@@ -61,6 +61,7 @@ void Connection::close(Gone why) {
   if (exchange_ != nullptr) {
     const auto callback = std::move(exchange_->on_gone);
     exchange_->connection = nullptr;  // nothing more can be written
+    exchange_->gone = why;
     if (callback) callback(why);
     end_exchange(kStatusClientGone);
   }

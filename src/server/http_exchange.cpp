@@ -26,7 +26,8 @@ void Exchange::at_deadline(TimePoint deadline, std::function<void()> callback) {
   if (is_open()) impl_->connection->watch_deadline(deadline, std::move(callback));
 }
 void Exchange::on_gone(std::function<void(Gone)> callback) {
-  if (is_open()) impl_->connection->watch(std::move(callback));
+  if (is_open()) return impl_->connection->watch(std::move(callback));
+  if (impl_->gone) callback(*impl_->gone);
 }
 
 }  // namespace nibble::server

@@ -35,7 +35,8 @@ class Signal final {
   std::optional<T> value_;
 };
 
-// Echoes POST bodies at once; /hold answers nothing; /stream opens a stream and sends one piece.
+// Echoes POST bodies at once; /hold and /think answer nothing; /stream opens a stream and sends one
+// piece.
 class HttpServerTest : public ::testing::Test {
  protected:
   void serve(HttpConfig config = {}) {
@@ -63,6 +64,10 @@ class HttpServerTest : public ::testing::Test {
       exchange.on_gone([this](Gone why) { gone_.set(why); });
     }
     if (request.path == "/hold") return;
+    if (request.path == "/think") {
+      thinking_ = std::move(exchange);
+      return is_thinking_.set(true);
+    }
     if (request.path != "/stream") {
       return exchange.respond({.body = request.method + " " + request.body});
     }
@@ -82,6 +87,8 @@ class HttpServerTest : public ::testing::Test {
 
   Exchange::Heartbeat heartbeat_ = {.text = ": ping\n\n", .interval = hours(1)};
   Signal<Gone> gone_;
+  Signal<bool> is_thinking_;
+  std::optional<Exchange> thinking_;  // of /think
   Signal<int> last_status_;
   std::unique_ptr<HttpServer> server_;
 };
@@ -210,6 +217,20 @@ TEST_F(HttpServerTest, ReportsADisconnectWhileTheHandlerWorks) {
   client.close();
   EXPECT_EQ(gone_.wait(), Gone::kDisconnect);
   EXPECT_EQ(last_status_.wait(), 499);
+}
+
+// Between a request and the work on it lies its parsing, on another thread.
+TEST_F(HttpServerTest, ReportsAtOnceThatAClientHasLeftBefore) {
+  serve();
+  TestClient client(port());
+  client.send(get_request("/think"));
+  ASSERT_TRUE(is_thinking_.wait());
+  client.reset();
+  ASSERT_EQ(last_status_.wait(), 499);
+  EXPECT_FALSE(thinking_->is_open());
+  std::optional<Gone> why;
+  thinking_->on_gone([&](Gone gone) { why = gone; });
+  EXPECT_EQ(why, Gone::kDisconnect);
 }
 
 TEST_F(HttpServerTest, TakesHalfClosingForLeaving) {

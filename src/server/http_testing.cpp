@@ -120,6 +120,12 @@ void TestClient::close() {
   fd_ = -1;
 }
 
+void TestClient::reset() {
+  const linger at_once = {.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  close();
+}
+
 std::string get_request(std::string_view path, std::string_view extra_headers) {
   return fmt::format("GET {} HTTP/1.1\r\nHost: 127.0.0.1\r\n{}\r\n", path, extra_headers);
 }

@@ -32,6 +32,8 @@ class TestClient final {
   std::string read_to_end();
   void half_close();
   void close();
+  // Closes with a reset instead of an orderly end.
+  void reset();
 
  private:
   bool fill();
