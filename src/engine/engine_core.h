@@ -72,9 +72,9 @@ class EngineCore final {
   void step();
 
   bool is_idle() const { return scheduler_.any() == nullptr; }
-  // Requests wait for pages: a slot is free, and no prefix is on its way from a tier.
+  // Requests wait for pages: a slot is free, and no prefix that they wait for is on its way.
   bool is_short_of_memory() const {
-    return scheduler_.num_waiting() > 0 &&
+    return scheduler_.num_waiting() > scheduler_.num_following() &&
            scheduler_.num_running() < options_.scheduling.num_slots &&
            !scheduler_.kv().is_fetching();
   }

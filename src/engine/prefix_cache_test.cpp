@@ -358,8 +358,9 @@ TEST_F(PrefixCacheTest, PrefixesOnDiskSurviveARestart) {
 }
 
 // Conversations and agents take turns. A prompt repeats the conversation so far; now and then the
-// client changes something in the middle, and goes on from there. Reusable is the longest common
-// prefix with anything computed before, in whole pages, less the last token.
+// client changes something in the middle, and goes on from there; or several agents go on from one
+// past at the same time. Reusable is the longest common prefix with anything computed before, or
+// asked for before among those that arrive together, in whole pages, less the last token.
 class PrefixCacheTraces : public PrefixCacheTest {
  protected:
   struct Trace {
@@ -367,6 +368,7 @@ class PrefixCacheTraces : public PrefixCacheTest {
     int32_t num_turns = 120;
     int32_t max_message = 60;  // tokens
     int32_t edit_one_in = 6;   // turns; 0: never
+    int32_t fork_one_in = 0;   // turns; 0: never
   };
 
   double share_of_reusable(const Trace& trace) {
@@ -378,20 +380,32 @@ class PrefixCacheTraces : public PrefixCacheTest {
     for (int32_t turn = 0; turn < trace.num_turns; ++turn) {
       Tokens& text = conversations[static_cast<size_t>(between(0, trace.num_conversations - 1))];
       if (text.size() > 1200) text = system_prompt;
-      if (trace.edit_one_in > 0 && between(1, trace.edit_one_in) == 1) edit(text, system_prompt);
-      append(text, random_tokens(between(1, trace.max_message)));
-      num_reusable += reusable(text, computed);
-      const testing::Received got = run(request(text, between(1, 40)));
-      num_cached += got.finishes.at(0).usage.cached_tokens;
-      append(text, got.token_ids);
-      computed.push_back(text);
-      computed.back().pop_back();  // the last token was sampled, not computed
+      if (happens(trace.edit_one_in)) edit(text, system_prompt);
+      std::vector<Request> requests;
+      const int32_t num_agents = happens(trace.fork_one_in) ? between(2, 6) : 1;
+      for (int32_t i = 0; i < num_agents; ++i) {
+        Tokens prompt = text;
+        append(prompt, random_tokens(between(1, trace.max_message)));
+        num_reusable += reusable(prompt, computed);
+        requests.push_back(request(prompt, between(1, 40)));
+        computed.push_back(prompt);
+      }
+      const auto received = run_together(requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        num_cached += received[i].finishes.at(0).usage.cached_tokens;
+        Tokens& whole = computed[computed.size() - requests.size() + i];
+        append(whole, received[i].token_ids);
+        text = whole;      // the last one's: the conversation goes on there
+        whole.pop_back();  // the last token was sampled, not computed
+      }
     }
     EXPECT_GT(num_reusable, 0);
     return static_cast<double>(num_cached) / static_cast<double>(num_reusable);
   }
 
  private:
+  bool happens(int32_t one_in) { return one_in > 0 && between(1, one_in) == 1; }
+
   // Replaces what follows a random place after the system prompt by something shorter.
   void edit(Tokens& text, const Tokens& system_prompt) {
     const auto low = static_cast<int32_t>(system_prompt.size());
@@ -419,6 +433,32 @@ TEST_F(PrefixCacheTraces, ChatsReuseAtLeast95Percent) {
 TEST_F(PrefixCacheTraces, AgentsThatChangeTheirPastReuseAtLeast95Percent) {
   make_core(640, 160);
   EXPECT_GE(share_of_reusable({.max_message = 150}), 0.95);
+}
+
+TEST_F(PrefixCacheTraces, AgentsThatForkReuseAtLeast95Percent) {
+  make_core(640, 160);
+  EXPECT_GE(share_of_reusable({.max_message = 150, .edit_one_in = 6, .fork_one_in = 3}), 0.95);
+}
+
+// A tenth of the snapshots, and host memory for the others: 4 MB, entries of 4 bytes a token.
+TEST_F(PrefixCacheTraces, FewSnapshotsAndHostMemoryReuseAtLeast95Percent) {
+  const Trace trace{.max_message = 150, .edit_one_in = 6, .fork_one_in = 3};
+  make_core(640, 16);
+  EXPECT_LT(share_of_reusable(trace), 0.9);
+  make_core(640, 16, make_memory_tier(4 << 20, nullptr));
+  EXPECT_GE(share_of_reusable(trace), 0.95);
+  EXPECT_GT(core_->stats().tier_hit_pages_total, 0);
+}
+
+TEST_F(PrefixCacheTraces, FewPagesAndHostMemoryReuseAtLeast95Percent) {
+  make_core(600, 16, make_memory_tier(8 << 20, nullptr));
+  EXPECT_GE(share_of_reusable({.num_conversations = 24,
+                               .num_turns = 240,
+                               .max_message = 150,
+                               .edit_one_in = 6,
+                               .fork_one_in = 3}),
+            0.95);
+  EXPECT_GT(core_->stats().pages_evicted_total, 0);
 }
 
 TEST_F(PrefixCacheTraces, ManyChatsInASmallPoolStillShareTheSystemPrompt) {

@@ -190,6 +190,11 @@ int32_t Scheduler::num_decoding() const {
       std::ranges::count_if(running_, [](const auto& s) { return s->is_decoding(); }));
 }
 
+int32_t Scheduler::num_following() const {
+  return static_cast<int32_t>(
+      std::ranges::count_if(waiting_, [](const auto& s) { return s->is_following; }));
+}
+
 int32_t Scheduler::prefill_demand(size_t index) const {
   const Sequence& sequence = *running_[index];
   return kv_.clip_chunk(sequence, sequence.num_pending());

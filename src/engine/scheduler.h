@@ -74,6 +74,7 @@ class Scheduler final {
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t num_following() const;  // of those that wait: for a prefix, whatever is free
   int64_t num_preemptions() const { return num_preemptions_; }
   // Tokens computed for an owner of live requests, by which the queue is served.
   int64_t served(const std::string& owner) const { return shares_.served(owner); }
