@@ -20,6 +20,10 @@ __device__ __forceinline__ uint32_t shared_address_of_rank(uint32_t address, uin
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
+// `address` is of block `rank`, see above; visible there after a barrier of the cluster.
+__device__ __forceinline__ void store_to_rank(uint32_t address, uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 // Stores that report their bytes to a barrier of the block they go to. Both addresses are of that
 // block; 16-byte stores are aligned to 16.
 __device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {

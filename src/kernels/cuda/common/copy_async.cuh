@@ -1,5 +1,5 @@
-// Copies of 16 bytes per thread from global to shared memory that need no registers. Device code
-// only. Source: PTX ISA 9.0, "cp.async".
+// Copies of 8 or 16 bytes per thread from global to shared memory that need no registers. Device
+// code only. Source: PTX ISA 9.0, "cp.async".
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,15 @@ __device__ __forceinline__ void copy_async_16(uint32_t destination,
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination),
                "l"(source),
                "r"(is_present ? 16 : 0)
+               : "memory");
+}
+// The same with 8 bytes.
+__device__ __forceinline__ void copy_async_8(uint32_t destination,
+                                             const void* source,
+                                             bool is_present) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination),
+               "l"(source),
+               "r"(is_present ? 8 : 0)
                : "memory");
 }
 // Ends a group of this thread's copies.

@@ -41,7 +41,7 @@ struct WarpgroupAttention {
   static constexpr int kAlignment = 1024;
   static constexpr int kPartialPitch = kKeyBytes + 16;
   // Registers per thread of warpgroup 0, of 1 and 2, of 3: 512 in all.
-  static constexpr int kWeighRegisters = 80, kSumRegisters = 168, kFetchRegisters = 96;
+  static constexpr int kWeighRegisters = 88, kSumRegisters = 168, kFetchRegisters = 88;
 };
 
 // Barriers, and what the warpgroups tell each other.
@@ -102,32 +102,56 @@ __device__ __forceinline__ void for_each_item(const SparseAttentionParams& param
   }
 }
 
-// A lane's rows of FP8 keys: 32 of them, four at a time, the next four on their way while the last
-// are widened.
-template <class RowOf, class Store>
-__device__ __forceinline__ void copy_fp8_rows(int lane, const RowOf& row_of, const Store& store) {
+// Where 8-byte chunk `chunk` of the stored FP8 row `row` waits in a tile: in the place that the row
+// will have when it is widened.
+__device__ __forceinline__ uint32_t stored_fp8_chunk(uint32_t row, uint32_t chunk) {
+  return chunk / 16 * WarpgroupAttention::kColumnBlockBytes + row * kSwizzledRowBytes +
+         chunk % 16 * 8;
+}
+
+// Fetches 32 rows of FP8 keys from `first_row` of a tile on as they are stored, then widens each in
+// its place. row_of(i): where row i is stored; it may be any address where the key is absent.
+template <class RowOf>
+__device__ __forceinline__ void fetch_fp8_rows(
+    uint8_t* tile, int first_row, uint32_t present, int lane, const RowOf& row_of) {
+  const uint32_t tile_address = shared_address(tile);
+#pragma unroll 4
+  for (int i = 0; i < 32; ++i) {
+    const uint8_t* const source = row_of(i) + lane * 8;
+    const bool is_present = (present >> i & 1) != 0;
+    const auto row = static_cast<uint32_t>(first_row + i);
+    copy_async_8(tile_address + stored_fp8_chunk(row, lane), source, is_present);
+    copy_async_8(tile_address + stored_fp8_chunk(row, lane + 32), source + 256, is_present);
+    if (lane <= kFp8ScaleChunk - 64) {
+      copy_async_8(tile_address + stored_fp8_chunk(row, lane + 64), source + 512, is_present);
+    }
+  }
+  copy_async_wait_all();
+
   constexpr int kBatch = 4;
-  Fp8RowPart first[kBatch], second[kBatch];
-  const auto read = [&](Fp8RowPart(&parts)[kBatch], int begin) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      parts[i].read(row_of(begin + i), lane);
-    }
-  };
-  const auto widen = [&](const Fp8RowPart(&parts)[kBatch], int begin) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      parts[i].widen(lane,
-                     [&](int element, const auto& values) { store(begin + i, element, values); });
-    }
-  };
-  read(first, 0);
 #pragma unroll 1
-  for (int begin = 0; begin < 32; begin += 2 * kBatch) {
-    read(second, begin + kBatch);
-    widen(first, begin);
-    if (begin + 2 * kBatch < 32) read(first, begin + 2 * kBatch);
-    widen(second, begin + kBatch);
+  for (int begin = first_row; begin < first_row + 32; begin += kBatch) {
+    Fp8RowPart parts[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+      for (int j = 0; j < 3; ++j) {
+        // Beyond the row's end: other bytes of its place, which are not used.
+        parts[i].chunks[j] = *reinterpret_cast<const uint2*>(
+            tile + stored_fp8_chunk(static_cast<uint32_t>(begin + i), lane + 32 * j));
+      }
+    }
+    __syncwarp();  // all lanes have their parts of the rows
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const auto row = static_cast<uint32_t>(begin + i);
+      parts[i].widen(lane, [tile, row](int element, const auto& values) {
+        const auto chunk = static_cast<uint32_t>(element) / 8;
+        uint8_t* const to = tile + chunk / 8 * WarpgroupAttention::kColumnBlockBytes +
+                            swizzled_chunk(row, chunk % 8) + element % 8 * 2;
+        *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(to) = values;
+      });
+    }
   }
 }
 
@@ -157,24 +181,17 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
     const uint32_t present = __ballot_sync(~0U, own != nullptr);
     barrier_wait(empty, turn % 2 ^ 1);
     if (lane == 0) state.present[slot][half] = present;
-    const auto address = reinterpret_cast<uint64_t>(own);
+    const auto address = reinterpret_cast<uint64_t>(own == nullptr ? params.window.pool : own);
     const auto row_of = [&](int i) {
       return reinterpret_cast<const uint8_t*>(__shfl_sync(~0U, address, i));
     };
     if constexpr (kIsFp8) {
-      copy_fp8_rows(lane, row_of, [&](int i, int element, const auto& values) {
-        const auto chunk = static_cast<uint32_t>(element) / 8;
-        uint8_t* const to =
-            keys_memory + slot * Shape::kTileBytes + chunk / 8 * Shape::kColumnBlockBytes +
-            swizzled_chunk(static_cast<uint32_t>(half * 32 + i), chunk % 8) + element % 8 * 2;
-        *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(to) = values;
-      });
+      fetch_fp8_rows(keys_memory + slot * Shape::kTileBytes, half * 32, present, lane, row_of);
     } else {
 #pragma unroll 4
       for (int i = 0; i < 32; ++i) {
         const bool is_present = (present >> i & 1) != 0;
-        const uint8_t* const row = row_of(i);
-        const uint8_t* const source = (is_present ? row : params.window.pool) + lane * 16;
+        const uint8_t* const source = row_of(i) + lane * 16;
         const uint32_t destination =
             tile_address + swizzled_chunk(static_cast<uint32_t>(half * 32 + i), lane % 8);
         copy_async_16(destination, source, is_present);

@@ -3,8 +3,10 @@
 //
 // A block keeps up to 16,384 scores in registers as ordered integers, finds the k-th best by three
 // digits of a radix select in shared memory, and places what is selected by prefix sums. A longer
-// row is cut in parts for the blocks of a cluster: each selects the k best of its part, and the
-// first block selects from these, which lie in ascending order of index, so that ties stay right.
+// row is cut in parts for the blocks of a cluster. Each finds the k / n-th best of its part; the
+// least of these bounds the k-th best of all, and the first block selects from what reaches it,
+// which lies in ascending order of index, so that ties stay right. Where a part has more than k
+// such scores, as when most are equal, the blocks hand over the k best of their parts instead.
 //
 // Bytes: 4 per score, 8 k per further block.
 #pragma once
@@ -54,9 +56,13 @@ struct TopKState {
   uint32_t warp_sums[kCounts][kTopKWarps];
   uint32_t digit[kCounts];   // of the k-th best key, 0 where there are fewer
   uint32_t wanted[kCounts];  // how many of those with this digit are selected
+  uint32_t found[kCounts];   // how many have this digit
   // Keys above a first bound, and their indices, in ascending order of index.
   uint32_t survivor_keys[kSurvivors];
   int survivor_indices[kSurvivors];
+  // Of all blocks of the cluster, written by them.
+  uint32_t bounds[kTopKMaxCluster];
+  uint32_t num_candidates[kTopKMaxCluster];
 };
 
 // Before a selection; __syncthreads() must follow.
@@ -117,14 +123,16 @@ __device__ __forceinline__ void find_digit(TopKState& state, int count, uint32_t
   if (before < wanted && wanted <= before + high) {
     state.digit[count] = bin;
     state.wanted[count] = wanted - before;
+    state.found[count] = high;
   } else if (before + high < wanted && wanted <= before + high + low) {
     state.digit[count] = bin - 1;
     state.wanted[count] = wanted - before - high;
+    state.found[count] = low;
   }
   __syncthreads();
 }
 
-// The k-th best key of the block's, and how many keys equal to it are selected.
+// Keys above `key` are selected, and the first `ties` of those equal to it.
 struct Threshold {
   uint32_t key;
   uint32_t ties;
@@ -141,6 +149,7 @@ __device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys
       [](uint32_t key) { return key >> 21; });
   find_digit(state, 0, k);
   const uint32_t top = state.digit[0];
+  if (state.wanted[0] == state.found[0] && top != 0) return {(top << 21) - 1, 0};
   count_digits(
       keys,
       state.bins[1],
@@ -148,6 +157,7 @@ __device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys
       [](uint32_t key) { return (key >> 10) & 0x7FF; });
   find_digit(state, 1, state.wanted[0]);
   const uint32_t prefix = top << 11 | state.digit[1];
+  if (state.wanted[1] == state.found[1] && prefix != 0) return {(prefix << 10) - 1, 0};
   count_digits(
       keys,
       state.bins[2],
@@ -241,6 +251,32 @@ __device__ __forceinline__ uint32_t place_selected(const uint32_t (&keys)[kChunk
   return __reduce_add_sync(~0U, totals) & 0xFFFF;
 }
 
+// Puts the keys that can be among the `wanted` best into state.survivor_*, or says that they are
+// too many. Synchronises the block.
+template <int kChunks, class IndexOf>
+__device__ __forceinline__ bool keep_survivors(const uint32_t (&keys)[kChunks * 4],
+                                               uint32_t wanted,
+                                               TopKState& state,
+                                               const IndexOf& index_of,
+                                               uint32_t (&left)[4]) {
+  const uint32_t bound = first_bound(keys, wanted, state);
+  const uint32_t survivors = place_selected<kChunks, false>(
+      keys, {.key = bound - 1, .ties = 0}, state, [&](uint32_t slot, int i) {
+        if (slot >= TopKState::kSurvivors) return;
+        state.survivor_keys[slot] = keys[i];
+        state.survivor_indices[slot] = index_of(i);
+      });
+  __syncthreads();
+  const uint32_t first = threadIdx.x * 4;
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    left[i] = first + i < survivors && survivors <= TopKState::kSurvivors
+                  ? state.survivor_keys[first + i]
+                  : 0;
+  }
+  return survivors <= TopKState::kSurvivors;
+}
+
 // Calls emit(slot, key, index) for the k best keys in ascending order of index. `state` is clear;
 // at least k keys are not 0. index_of(i): of this thread's i-th key, ascending with its position.
 template <int kChunks, class IndexOf, class Emit>
@@ -251,32 +287,38 @@ __device__ __forceinline__ void select_best(const uint32_t (&keys)[kChunks * 4],
                                             const Emit& emit) {
   const auto wanted = static_cast<uint32_t>(k);
   if constexpr (kChunks > 1) {
-    const uint32_t bound = first_bound(keys, wanted, state);
-    const uint32_t survivors = place_selected<kChunks, false>(
-        keys, {.key = bound - 1, .ties = 0}, state, [&](uint32_t slot, int i) {
-          if (slot >= TopKState::kSurvivors) return;
-          state.survivor_keys[slot] = keys[i];
-          state.survivor_indices[slot] = index_of(i);
-        });
-    if (survivors <= TopKState::kSurvivors) {
-      __syncthreads();
-      uint32_t left[4];
-      const int first = static_cast<int>(threadIdx.x) * 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        left[i] = first + i < static_cast<int>(survivors) ? state.survivor_keys[first + i] : 0;
-      }
+    uint32_t left[4];
+    if (keep_survivors<kChunks>(keys, wanted, state, index_of, left)) {
       const Threshold threshold = find_threshold(left, wanted, state);
       place_selected<1, true>(left, threshold, state, [&](uint32_t slot, int i) {
-        emit(slot, left[i], state.survivor_indices[first + i]);
+        emit(slot, left[i], state.survivor_indices[threadIdx.x * 4 + static_cast<uint32_t>(i)]);
       });
       return;
     }
-    __syncthreads();
   }
   const Threshold threshold = find_threshold(keys, wanted, state);
   place_selected<kChunks, true>(
       keys, threshold, state, [&](uint32_t slot, int i) { emit(slot, keys[i], index_of(i)); });
+}
+
+// A key that at least `wanted` of the block's keys reach, and few more; 1 where it has fewer keys.
+// `state` is clear.
+template <int kChunks>
+__device__ __forceinline__ uint32_t
+local_bound(const uint32_t (&keys)[kChunks * 4], int count, int wanted, TopKState& state) {
+  if (count < wanted) return 1;
+  const auto find = [&](const auto& from) {
+    const Threshold threshold = find_threshold(from, static_cast<uint32_t>(wanted), state);
+    return threshold.ties == 0 ? threshold.key + 1 : threshold.key;
+  };
+  if constexpr (kChunks > 1) {
+    uint32_t left[4];
+    const auto no_index = [](int) { return 0; };
+    if (keep_survivors<kChunks>(keys, static_cast<uint32_t>(wanted), state, no_index, left)) {
+      return find(left);
+    }
+  }
+  return find(keys);
 }
 
 // Position within a block's part of element `i` of this thread, in place_selected()'s order.
@@ -329,61 +371,108 @@ __device__ __forceinline__ void select_scores(const TopKParams& params,
       [&](uint32_t slot, uint32_t, int index) { indices[slot] = translate(params, row, index); });
 }
 
-// Writes the k best of a part as candidates, or all of it where it has fewer; the rest is key 0.
-template <int kChunks>
-__device__ __forceinline__ void select_candidates(
-    const TopKParams& params, int row, int begin, int end, int64_t first, TopKState& state) {
-  uint32_t keys[kChunks * 4];
-  read_scores<kChunks>(params.scores + row * params.columns, begin, end, keys);
-  const int count = max(end - begin, 0);
-  const auto index_of = [begin](int i) { return begin + position_of<kChunks>(i); };
-  const auto emit = [&](uint32_t slot, uint32_t key, int index) {
-    params.candidate_keys[first + slot] = key;
-    params.candidate_indices[first + slot] = index;
-  };
-  if (count > params.k) {
-    select_best<kChunks>(keys, params.k, state, index_of, emit);
-    return;
-  }
-  place_selected<kChunks, false>(keys, {.key = 0, .ties = 0}, state, [&](uint32_t slot, int i) {
-    emit(slot, keys[i], index_of(i));
-  });
-  for (int slot = count + static_cast<int>(threadIdx.x); slot < params.k; slot += kTopKThreads) {
-    params.candidate_keys[first + slot] = 0;
+// One block's part of a row that a cluster shares.
+struct TopKPart {
+  int row;
+  int rank;
+  int begin;
+  int end;
+  int64_t candidates;  // of the row; block `rank` has k places from rank * k on
+};
+
+// Writes a value to the same place of every block of the cluster. Warp 0.
+__device__ __forceinline__ void publish(uint32_t& place, uint32_t value, int cluster) {
+  if (static_cast<int>(threadIdx.x) < cluster) {
+    store_to_rank(shared_address_of_rank(shared_address(&place), threadIdx.x), value);
   }
 }
 
-// Writes the k best of `count` candidates (a multiple of 4) as final indices.
+// Writes the candidates of a part: what reaches the bound of all parts, or, where a part has more
+// than k of that, the k best of each part. state.num_candidates says how many.
 template <int kChunks>
-__device__ __forceinline__ void select_from_candidates(
-    const TopKParams& params, int row, int64_t first, int count, TopKState& state) {
+__device__ __forceinline__ void select_candidates(const TopKParams& params,
+                                                  const TopKPart& part,
+                                                  int cluster,
+                                                  TopKState& state) {
+  uint32_t keys[kChunks * 4];
+  read_scores<kChunks>(params.scores + part.row * params.columns, part.begin, part.end, keys);
+  const int count = max(part.end - part.begin, 0);
+  const uint32_t own_bound =
+      local_bound<kChunks>(keys, count, (params.k + cluster - 1) / cluster, state);
+  cluster_wait();  // all blocks have begun
+  publish(state.bounds[part.rank], own_bound, cluster);
+  __syncthreads();
+  clear(state);
+  cluster_arrive();
+  cluster_wait();
+  const int lane = threadIdx.x % 32;
+  const uint32_t bound = __reduce_min_sync(~0U, lane < cluster ? state.bounds[lane] : ~0U);
+
+  const int64_t own = part.candidates + part.rank * params.k;
+  const auto k = static_cast<uint32_t>(params.k);
+  const auto index_of = [&](int i) { return part.begin + position_of<kChunks>(i); };
+  const auto emit = [&](uint32_t slot, uint32_t key, int index) {
+    params.candidate_keys[own + slot] = key;
+    params.candidate_indices[own + slot] = index;
+  };
+  const uint32_t reaching = place_selected<kChunks, false>(
+      keys, {.key = bound - 1, .ties = 0}, state, [&](uint32_t slot, int i) {
+        if (slot < k) emit(slot, keys[i], index_of(i));
+      });
+  publish(state.num_candidates[part.rank], reaching, cluster);
+  cluster_arrive();
+  cluster_wait();
+  const uint32_t most = __reduce_max_sync(~0U, lane < cluster ? state.num_candidates[lane] : 0);
+  if (most <= k) return;
+
+  if (count > params.k) {
+    select_best<kChunks>(keys, params.k, state, index_of, emit);
+  } else {
+    place_selected<kChunks, false>(keys, {.key = 0, .ties = 0}, state, [&](uint32_t slot, int i) {
+      emit(slot, keys[i], index_of(i));
+    });
+  }
+  __syncthreads();
+  clear(state);
+  cluster_arrive();  // all have read the numbers
+  cluster_wait();
+  publish(state.num_candidates[part.rank], static_cast<uint32_t>(min(count, params.k)), cluster);
+  cluster_arrive();
+  cluster_wait();
+}
+
+// Writes the k best candidates as final indices. The first block.
+template <int kChunks>
+__device__ __forceinline__ void select_from_candidates(const TopKParams& params,
+                                                       const TopKPart& part,
+                                                       int cluster,
+                                                       TopKState& state) {
   uint32_t keys[kChunks * 4];
   int found[kChunks * 4];
 #pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    const int position = position_of<kChunks>(chunk * 4);
-    uint4 key = {0, 0, 0, 0};
-    int4 index = {0, 0, 0, 0};
-    if (position < count) {
-      key = __ldcg(reinterpret_cast<const uint4*>(params.candidate_keys + first + position));
-      index = __ldcg(reinterpret_cast<const int4*>(params.candidate_indices + first + position));
+  for (int i = 0; i < kChunks * 4; ++i) {
+    // Candidates lie in ascending order of index: by block, then as placed.
+    const int position = position_of<kChunks>(i);
+    int rank = 0, before = 0, through = 0;
+    for (int r = 0; r < cluster; ++r) {
+      through += static_cast<int>(state.num_candidates[r]);
+      if (position < through) continue;
+      rank = r + 1;
+      before = through;
     }
-    keys[chunk * 4] = key.x;
-    keys[chunk * 4 + 1] = key.y;
-    keys[chunk * 4 + 2] = key.z;
-    keys[chunk * 4 + 3] = key.w;
-    found[chunk * 4] = index.x;
-    found[chunk * 4 + 1] = index.y;
-    found[chunk * 4 + 2] = index.z;
-    found[chunk * 4 + 3] = index.w;
+    const int64_t place = part.candidates + rank * params.k + (position - before);
+    keys[i] = rank < cluster ? __ldcg(params.candidate_keys + place) : 0;
+    found[i] = rank < cluster ? __ldcg(params.candidate_indices + place) : 0;
   }
-  int* const indices = params.indices + static_cast<int64_t>(row) * params.k;
+  int* const indices = params.indices + static_cast<int64_t>(part.row) * params.k;
   select_best<kChunks>(
       keys,
       params.k,
       state,
       [&](int i) { return found[i]; },
-      [&](uint32_t slot, uint32_t, int index) { indices[slot] = translate(params, row, index); });
+      [&](uint32_t slot, uint32_t, int index) {
+        indices[slot] = translate(params, part.row, index);
+      });
 }
 
 // Grid: (row, block of the cluster). The counts decide how much of it works.
@@ -418,31 +507,32 @@ __global__ void __launch_bounds__(kTopKThreads, 1) top_k(const TopKParams params
     return;
   }
 
-  // Parts are whole chunks, so that reads stay aligned.
-  const int chunks = (count + cluster * kTopKChunk - 1) / (cluster * kTopKChunk);
-  const int begin = min(rank * chunks * kTopKChunk, count);
-  const int end = min(begin + chunks * kTopKChunk, count);
-  const int64_t all = static_cast<int64_t>(row) * cluster * params.k;
-  const int64_t own = all + rank * params.k;
-  if (chunks == 1) {
-    select_candidates<1>(params, row, begin, end, own, state);
-  } else if (chunks == 2) {
-    select_candidates<2>(params, row, begin, end, own, state);
-  } else {
-    select_candidates<4>(params, row, begin, end, own, state);
-  }
+  // Parts are equal multiples of four scores, so that reads stay aligned.
   cluster_arrive();
-  cluster_wait();
-  if (rank != 0) return;
-  clear(state);
-  __syncthreads();
-  const int num_candidates = cluster * params.k;
-  if (num_candidates <= kTopKChunk) {
-    select_from_candidates<1>(params, row, all, num_candidates, state);
-  } else if (num_candidates <= 2 * kTopKChunk) {
-    select_from_candidates<2>(params, row, all, num_candidates, state);
+  const int size = ((count + cluster - 1) / cluster + 3) / 4 * 4;
+  const int begin = min(rank * size, count);
+  const TopKPart part{.row = row,
+                      .rank = rank,
+                      .begin = begin,
+                      .end = min(begin + size, count),
+                      .candidates = static_cast<int64_t>(row) * cluster * params.k};
+  const int chunks = (size + kTopKChunk - 1) / kTopKChunk;
+  if (chunks == 1) {
+    select_candidates<1>(params, part, cluster, state);
+  } else if (chunks == 2) {
+    select_candidates<2>(params, part, cluster, state);
   } else {
-    select_from_candidates<4>(params, row, all, num_candidates, state);
+    select_candidates<4>(params, part, cluster, state);
+  }
+  if (rank != 0) return;
+  int total = 0;
+  for (int i = 0; i < cluster; ++i) total += static_cast<int>(state.num_candidates[i]);
+  if (total <= kTopKChunk) {
+    select_from_candidates<1>(params, part, cluster, state);
+  } else if (total <= 2 * kTopKChunk) {
+    select_from_candidates<2>(params, part, cluster, state);
+  } else {
+    select_from_candidates<4>(params, part, cluster, state);
   }
 }
 
