@@ -24,13 +24,14 @@ struct Loaded {
   std::vector<PageId> pages;
 };
 
-Loaded load(models::Precision precision) {
+Loaded load(models::Precision precision, models::KvDtype kv_dtype) {
   Loaded loaded;
   loaded.device = device::make_host_device({}).value();
   const auto checkpoint =
       checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
   models::LoadOptions options;
   options.precision = precision;
+  options.kv_dtype = kv_dtype;
   loaded.model = models::load_model(checkpoint, *loaded.device, options).value();
   loaded.model->reserve_state({.max_tokens_per_pass = kPass}).value();
   for (int32_t page = 0; page < 64; ++page) loaded.pages.push_back({page});
@@ -68,8 +69,10 @@ void append(Loaded& loaded, std::span<const int32_t> ids) {
 }
 
 // Argument: context length at the start.
-void decode(benchmark::State& state, models::Precision precision) {
-  Loaded loaded = load(precision);
+void decode(benchmark::State& state,
+            models::Precision precision,
+            models::KvDtype kv_dtype = models::KvDtype::kAuto) {
+  Loaded loaded = load(precision, kv_dtype);
   const auto context = static_cast<int32_t>(state.range(0));
   append(loaded, random_ids(context));
   const std::vector<int32_t> ids = random_ids(1);
@@ -79,8 +82,10 @@ void decode(benchmark::State& state, models::Precision precision) {
 }
 
 // Argument: prompt length.
-void prefill(benchmark::State& state, models::Precision precision) {
-  Loaded loaded = load(precision);
+void prefill(benchmark::State& state,
+             models::Precision precision,
+             models::KvDtype kv_dtype = models::KvDtype::kAuto) {
+  Loaded loaded = load(precision, kv_dtype);
   const std::vector<int32_t> ids = random_ids(static_cast<int32_t>(state.range(0)));
   for (auto _ : state) {
     loaded.model->reset_slot(SlotId{0});
@@ -97,7 +102,19 @@ BENCHMARK_CAPTURE(decode, default, models::Precision::kDefault)
     ->Iterations(200)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(decode, fp8_keys, models::Precision::kDefault, models::KvDtype::kFp8)
+    ->Arg(16)
+    ->Arg(1024)
+    ->Arg(8192)
+    ->Iterations(200)
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(prefill, default, models::Precision::kDefault)
+    ->Arg(512)
+    ->Arg(2048)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(prefill, fp8_keys, models::Precision::kDefault, models::KvDtype::kFp8)
     ->Arg(512)
     ->Arg(2048)
     ->UseRealTime()

@@ -6,14 +6,19 @@
 #include <benchmark/benchmark.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "kernels/kernel.h"
+#include "quant/fp8_key.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels {
@@ -63,10 +68,38 @@ void launch(const KernelInfo& row, const Args& args, device::Stream& stream) {
   std::get<Launcher<Args>>(row.launch)(args, stream).value();
 }
 
+// A pool of `rows` random keys.
+struct KeyPool {
+  std::vector<std::byte> data;
+  int64_t row_bytes = 0;
+};
+
+// encode(key, row) writes an FP8 row.
+template <class Encode>
+KeyPool random_keys(
+    int64_t rows, int64_t width, DType dtype, int64_t fp8_bytes, const Encode& encode) {
+  KeyPool pool{.row_bytes = dtype == DType::kF8E4m3 ? fp8_bytes : width * dtype_size(dtype)};
+  pool.data.resize(static_cast<size_t>(rows * pool.row_bytes));
+  const std::vector<float> values = random_values(rows * width);
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto key =
+        std::span(values).subspan(static_cast<size_t>(i * width), static_cast<size_t>(width));
+    std::byte* const row = pool.data.data() + i * pool.row_bytes;
+    if (dtype == DType::kF32) std::memcpy(row, key.data(), key.size_bytes());
+    if (dtype == DType::kF8E4m3) encode(key, row);
+    if (dtype != DType::kBf16) continue;
+    auto* const bits = reinterpret_cast<uint16_t*>(row);
+    for (size_t k = 0; k < key.size(); ++k) bits[k] = quant::f32_to_bf16(key[k]);
+  }
+  return pool;
+}
+
 Work attention(const ModelShape& shape, int64_t m, DType dtype) {
+  constexpr quant::Fp8KeyLayout kLayout{.num_codes = kHeadDim - 2 * kRopeFreqs,
+                                        .num_rotary = 2 * kRopeFreqs};
   struct Data {
-    std::vector<float> q, pool, sink, out;
-    std::vector<uint16_t> pool_bf16;
+    std::vector<float> q, sink, out;
+    KeyPool pool;
     std::vector<int32_t> window, entries;
     std::vector<KeySet> keys;
   };
@@ -75,14 +108,15 @@ Work attention(const ModelShape& shape, int64_t m, DType dtype) {
   data->out = data->q;
   data->sink = random_values(shape.heads);
   const int32_t rows = kWindow + shape.entries;
-  data->pool = random_values(rows * kHeadDim);
-  for (const float value : data->pool) data->pool_bf16.push_back(quant::f32_to_bf16(value));
+  data->pool = random_keys(
+      rows, kHeadDim, dtype, kLayout.row_bytes(), [=](std::span<const float> key, std::byte* row) {
+        quant::encode_fp8_key(key, kLayout, row);
+      });
   for (int32_t i = 0; i < kWindow; ++i) data->window.push_back(i);
   for (int32_t i = 0; i < shape.index_topk; ++i) {
     data->entries.push_back(kWindow + i * (shape.entries / shape.index_topk));
   }
-  const void* pool =
-      dtype == DType::kBf16 ? static_cast<const void*>(data->pool_bf16.data()) : data->pool.data();
+  const void* pool = data->pool.data.data();
   data->keys.assign(static_cast<size_t>(m),
                     KeySet{.window = pool,
                            .window_rows = data->window,
@@ -92,18 +126,20 @@ Work attention(const ModelShape& shape, int64_t m, DType dtype) {
   const SparseAttentionArgs args{.q = view(data->q, {m, shape.heads, kHeadDim}),
                                  .keys = data->keys,
                                  .kv_dtype = dtype,
+                                 .num_rotary = kLayout.num_rotary,
                                  .sink = data->sink.data(),
                                  .scale = 1 / std::sqrt(static_cast<float>(kHeadDim)),
                                  .out = view(data->out, {m, shape.heads, kHeadDim})};
   return {.launch = [data, args](const KernelInfo& row,
                                  device::Stream& stream) { launch(row, args, stream); },
           .macs = 2 * keys * static_cast<double>(shape.heads * kHeadDim),
-          .bytes = keys * static_cast<double>(kHeadDim * dtype_size(dtype))};
+          .bytes = keys * static_cast<double>(data->pool.row_bytes)};
 }
 
-Work indexer(const ModelShape& shape, int64_t m) {
+Work indexer(const ModelShape& shape, int64_t m, DType dtype) {
   struct Data {
-    std::vector<float> q, weights, pool, scores;
+    std::vector<float> q, weights, scores;
+    KeyPool pool;
     std::vector<PageId> pages;
     std::vector<PagedRows> keys;
   };
@@ -111,23 +147,28 @@ Work indexer(const ModelShape& shape, int64_t m) {
   auto data = std::make_shared<Data>();
   data->q = random_values(m * shape.index_heads * kIndexHeadDim);
   data->weights = random_values(m * shape.index_heads);
-  data->pool = random_values(shape.entries * kIndexHeadDim);
+  data->pool = random_keys(shape.entries,
+                           kIndexHeadDim,
+                           dtype,
+                           quant::fp8_index_key_bytes(kIndexHeadDim),
+                           quant::encode_fp8_index_key);
   data->scores.resize(static_cast<size_t>(m * shape.entries));
   for (int32_t i = 0; i < shape.entries / kEntriesPerPage; ++i) data->pages.push_back(PageId{i});
   data->keys.assign(static_cast<size_t>(m),
-                    PagedRows{.base = data->pool.data(),
+                    PagedRows{.base = data->pool.data.data(),
                               .pages = data->pages,
                               .entries_per_page = kEntriesPerPage,
                               .count = shape.entries});
   const IndexerScoreArgs args{.q = view(data->q, {m, shape.index_heads, kIndexHeadDim}),
                               .head_weights = view(data->weights, {m, shape.index_heads}),
                               .keys = data->keys,
+                              .key_dtype = dtype,
                               .scores = view(data->scores, {m, shape.entries})};
   const auto keys = static_cast<double>(m * shape.entries);
   return {.launch = [data, args](const KernelInfo& row,
                                  device::Stream& stream) { launch(row, args, stream); },
           .macs = keys * static_cast<double>(shape.index_heads * kIndexHeadDim),
-          .bytes = keys * kIndexHeadDim * 4};
+          .bytes = keys * static_cast<double>(data->pool.row_bytes)};
 }
 
 Work top_k(const ModelShape& shape, int64_t m) {
@@ -324,6 +365,7 @@ struct OpBenchmark {
   Op op;
   std::string variant;
   Work (*make)(const ModelShape& shape, int64_t m);
+  KeyForm keys = KeyForm::kPlain;
 };
 const OpBenchmark kBenchmarks[] = {
     {Op::kSparseAttention,
@@ -332,7 +374,20 @@ const OpBenchmark kBenchmarks[] = {
     {Op::kSparseAttention,
      "/bf16",
      [](const ModelShape& shape, int64_t m) { return attention(shape, m, DType::kBf16); }},
-    {Op::kIndexerScore, "", &indexer},
+    {Op::kSparseAttention,
+     "",
+     [](const ModelShape& shape, int64_t m) { return attention(shape, m, DType::kF8E4m3); },
+     KeyForm::kFp8},
+    {Op::kIndexerScore,
+     "/f32",
+     [](const ModelShape& shape, int64_t m) { return indexer(shape, m, DType::kF32); }},
+    {Op::kIndexerScore,
+     "/bf16",
+     [](const ModelShape& shape, int64_t m) { return indexer(shape, m, DType::kBf16); }},
+    {Op::kIndexerScore,
+     "",
+     [](const ModelShape& shape, int64_t m) { return indexer(shape, m, DType::kF8E4m3); },
+     KeyForm::kFp8},
     {Op::kTopK, "", &top_k},
     {Op::kHyperPre, "", &hyper_pre},
     {Op::kHyperPost, "", &hyper_post},
@@ -384,7 +439,7 @@ const bool kRegistered = [] {
     if (row->target.kind != device::DeviceKind::kCpu || row->unit == ComputeUnit::kScalar) continue;
     if ((row->target.isa & ~isa) != 0) continue;
     for (const OpBenchmark& op : kBenchmarks) {
-      if (op.op == row->op) register_row(*row, op);
+      if (op.op == row->op && op.keys == row->keys) register_row(*row, op);
     }
   }
   return true;
