@@ -41,6 +41,11 @@ constexpr Named<models::KvDtype> kKvDtypes[] = {
     {"fp8_e4m3", models::KvDtype::kFp8},
     {"fp8_ds_mla", models::KvDtype::kFp8},
 };
+constexpr Named<Prefault> kPrefaults[] = {
+    {"auto", Prefault::kAuto},
+    {"on", Prefault::kOn},
+    {"off", Prefault::kOff},
+};
 constexpr Named<device::IsaLevel> kIsaLevels[] = {
     {"native", device::IsaLevel::kNative},
     {"scalar", device::IsaLevel::kScalar},
@@ -517,6 +522,12 @@ void add_kv(CLI::App& app, KvFlags& flags) {
       ->check(range(0, 1'000'000'000))
       ->type_name("N")
       ->capture_default_str()
+      ->group(group);
+  add_choice(app,
+             "--prefault",
+             flags.prefault,
+             kPrefaults,
+             "Make planned memory resident at start; auto: where one of the two above is given")
       ->group(group);
   app.add_option("--kv-host-mb", flags.host_mb, "Host memory for prefixes that are evicted")
       ->check(range(0, 1'000'000'000))

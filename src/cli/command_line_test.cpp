@@ -91,6 +91,27 @@ TEST(CommandLine, DefaultsLeaveThingsToTheModel) {
   EXPECT_EQ(flags.sampling.seed, std::nullopt);
 }
 
+TEST(CommandLine, MemoryOfAStatedSizeIsResidentFromTheStart) {
+  EXPECT_FALSE(parse_as<ServeFlags>({"serve", "dir"}).kv.is_resident());
+  EXPECT_TRUE(parse_as<ServeFlags>({"serve", "dir", "--prefault", "on"}).kv.is_resident());
+  EXPECT_TRUE(parse_as<ServeFlags>({"serve", "dir", "--kv-memory-mb", "900"}).kv.is_resident());
+  EXPECT_TRUE(parse_as<ServeFlags>({"serve", "dir", "--max-total-tokens", "9"}).kv.is_resident());
+  EXPECT_FALSE(
+      parse_as<ServeFlags>({"serve", "dir", "--max-total-tokens", "9", "--prefault", "off"})
+          .kv.is_resident());
+  EXPECT_FALSE(KvFlags{.memory_mb = 900}.is_resident());  // of programs for one sequence
+}
+
+TEST(CommandLine, KvFormsHaveTheNamesOfOtherServers) {
+  const auto form = [](const char* name) {
+    return parse_as<GenerateFlags>({"generate", "dir", "--kv-cache-dtype", name}).model.kv_dtype;
+  };
+  EXPECT_EQ(form("auto"), models::KvDtype::kAuto);
+  EXPECT_EQ(form("bfloat16"), models::KvDtype::kBf16);
+  EXPECT_EQ(form("fp8_e4m3"), models::KvDtype::kFp8);
+  EXPECT_EQ(form("fp8_ds_mla"), models::KvDtype::kFp8);
+}
+
 TEST(CommandLine, LogitsReadsIdsAndFiles) {
   const auto flags = parse_as<LogitsFlags>({"logits",
                                             "dir",

@@ -50,15 +50,28 @@ struct ModelFlags {
   PlanChecks checks;
 };
 
+// Whether planned memory is resident before the first request, rather than as it is first used.
+enum class Prefault : uint8_t {
+  kAuto,  // where its size is stated
+  kOn,
+  kOff,
+};
+
 // How decoding memory is planned.
 struct KvFlags {
   int64_t memory_mb = 0;         // 0: a quarter of what the weights leave
   int64_t max_total_tokens = 0;  // of all requests and the prefix cache; 0: what is sensible
   bool prefix_cache = true;
+  Prefault prefault = Prefault::kOff;
   // Beyond it.
   int64_t host_mb = 0;
   std::optional<Path> disk_dir = {};
   int64_t disk_mb = 10'000;
+
+  bool is_resident() const {
+    const bool is_stated = memory_mb > 0 || max_total_tokens > 0;
+    return prefault == Prefault::kOn || (prefault == Prefault::kAuto && is_stated);
+  }
 };
 
 struct SamplingFlags {
@@ -143,7 +156,7 @@ struct ServeFlags {
   int32_t max_running_requests = 0;  // 0: planned from memory
   int32_t prefill_chunk_tokens = 512;
   int32_t max_itl_ms = 150;
-  KvFlags kv;
+  KvFlags kv = {.prefault = Prefault::kAuto};
   int32_t shutdown_seconds = 30;
   int32_t request_timeout_seconds = 0;  // 0: none
   int32_t queue_timeout_seconds = 0;    // 0: none

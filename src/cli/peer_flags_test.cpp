@@ -55,6 +55,7 @@ TEST(PeerFlags, TranslatesWhatActsHere) {
   EXPECT_THAT(translated({"--default-chat-template-kwargs", R"({"thinking": true})"}),
               ElementsAre("--think"));
   EXPECT_THAT(translated({"--log-requests"}), ElementsAre("--log-level", "info"));
+  EXPECT_THAT(translated({"--kv-cache-dtype", "fp8_e4m3"}), ElementsAre("--kv-cache-dtype", "fp8"));
 }
 
 TEST(PeerFlags, DropsWhatIsSoAnyway) {
@@ -67,6 +68,7 @@ TEST(PeerFlags, DropsWhatIsSoAnyway) {
 TEST(PeerFlags, RefusesWhatCannotTakeEffect) {
   EXPECT_THAT(fault({"--tp", "2"}), HasSubstr("--tp 2 cannot take effect here: "));
   EXPECT_THAT(fault({"--kv-cache-dtype", "fp4_e2m1"}), HasSubstr("cannot take effect"));
+  EXPECT_THAT(fault({"--kv-cache-dtype", "fp8_e5m2"}), HasSubstr("two mantissa bits"));
   EXPECT_THAT(fault({"--api-key", "secret"}), HasSubstr("--api-key-file"));
   EXPECT_THAT(fault({"--log-requests-level=3"}), HasSubstr("never logged"));
   EXPECT_THAT(fault({"--tp"}), HasSubstr("needs a value"));

@@ -173,11 +173,16 @@ Result<Session> open_session(const ModelFlags& flags,
   config.kv_host_bytes = kv_flags.host_mb * 1'000'000;
   config.kv_disk_dir = kv_flags.disk_dir.value_or(Path());
   config.kv_disk_bytes = kv_flags.disk_mb * 1'000'000;
+  models::StateOptions state = engine::planned_state(loaded.plan);
+  state.is_resident = kv_flags.is_resident();
+  const TimePoint reserve_start = kClock.now();
   TRY_ASSIGN(auto runner,
              engine::make_model_runner(std::move(loaded.model),
-                                       engine::planned_state(loaded.plan),
+                                       state,
                                        comm::make_local_communicator(),
                                        loaded.plan.kv->num_snapshots));
+  log_info("reserved KV memory and workspace in {:.2f} s",
+           to_seconds(kClock.now() - reserve_start));
   session.plan = std::move(loaded.plan);
   session.memory_bytes = runner->memory_bytes();
   TRY_ASSIGN(session.engine,

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -18,8 +19,19 @@ constexpr int64_t kAlignment = 64;
 // From this size on a buffer is its own mapping, aligned so that the kernel can back it with huge
 // pages.
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+constexpr int64_t kPageBytes = 4096;
 
 bool is_mapped(int64_t num_bytes) { return num_bytes >= kHugePageBytes; }
+
+// Writes to every page: by one call, or page by page where the kernel (before 5.14) lacks it.
+bool populate(std::byte* data, int64_t num_bytes) {
+  const auto size = static_cast<size_t>(num_bytes);
+  if (madvise(data, size, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  volatile std::byte* const bytes = data;
+  for (size_t at = 0; at < size; at += kPageBytes) bytes[at] = bytes[at];
+  return true;
+}
 
 // Maps num_bytes at a multiple of kHugePageBytes: maps more, then gives the ends back.
 std::byte* map_huge(int64_t num_bytes) {
@@ -45,7 +57,6 @@ std::byte* map_huge(int64_t num_bytes) {
 
 // Sizes in system calls are whole pages, so that the mapping's end is one too.
 int64_t rounded(int64_t num_bytes) {
-  constexpr int64_t kPageBytes = 4096;
   return round_up(num_bytes, is_mapped(num_bytes) ? kPageBytes : kAlignment);
 }
 
@@ -78,6 +89,13 @@ Result<Buffer> Buffer::allocate(int64_t num_bytes) {
   }
   buffer.num_bytes_ = num_bytes;
   return buffer;
+}
+
+Result<void> Buffer::make_resident() {
+  // Smaller buffers were filled with zeros.
+  if (release_ != nullptr || !is_mapped(num_bytes_)) return {};
+  if (populate(data_, rounded(num_bytes_))) return {};
+  return exhausted("host memory: cannot make " + std::to_string(num_bytes_) + " bytes resident");
 }
 
 Buffer Buffer::adopt(std::byte* data, int64_t num_bytes, Release release) {

@@ -26,6 +26,10 @@ class Buffer final {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
 
+  // Makes every page of host memory resident, which the system otherwise does one by one as they
+  // are first written. kExhausted when it has too few. Does nothing for other memory.
+  Result<void> make_resident();
+
   std::byte* data() const { return data_; }
   int64_t num_bytes() const { return num_bytes_; }
   TensorView view(DType dtype, Shape shape, int64_t byte_offset = 0) const;

@@ -1,9 +1,11 @@
 #include "device/buffer.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace nibble::device {
 namespace {
@@ -22,6 +24,25 @@ TEST(Buffer, IsAlignedAndZeroAtEverySize) {
     EXPECT_TRUE(is_zero(buffer)) << num_bytes;
     std::fill_n(buffer.data(), num_bytes, std::byte{0xFF});  // every byte is ours to write
   }
+}
+
+// Of the 4 KB pages that hold the buffer.
+int64_t num_resident_pages(const Buffer& buffer) {
+  constexpr size_t kPage = 4096;
+  std::vector<unsigned char> pages((static_cast<size_t>(buffer.num_bytes()) + kPage - 1) / kPage);
+  EXPECT_EQ(mincore(buffer.data(), pages.size() * kPage, pages.data()), 0);
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
+}
+
+TEST(Buffer, BecomesResidentBeforeItIsWritten) {
+  Buffer buffer = Buffer::allocate((5 << 20) + 17).value();
+  EXPECT_EQ(num_resident_pages(buffer), 0);
+  ASSERT_TRUE(buffer.make_resident().ok());
+  EXPECT_EQ(num_resident_pages(buffer), (5 << 20) / 4096 + 1);
+  EXPECT_TRUE(is_zero(buffer));
+  Buffer small = Buffer::allocate(100).value();
+  EXPECT_TRUE(small.make_resident().ok());
+  EXPECT_TRUE(Buffer().make_resident().ok());
 }
 
 TEST(Buffer, OfZeroBytesHoldsNothing) {

@@ -15,11 +15,12 @@ namespace {
 // Memory for snapshots, reserved at the start: equal places.
 class SnapshotMemory final {
  public:
-  static Result<SnapshotMemory> make(int32_t num_places, int64_t snapshot_bytes) {
+  static Result<SnapshotMemory> make(int32_t num_places, int64_t snapshot_bytes, bool is_resident) {
     SnapshotMemory memory;
     memory.place_bytes_ = round_up(snapshot_bytes, int64_t{64});
     memory.sizes_.resize(static_cast<size_t>(num_places));
     TRY_ASSIGN(memory.storage_, device::Buffer::allocate(memory.place_bytes_ * num_places));
+    if (is_resident) TRY(memory.storage_.make_resident());
     return memory;
   }
 
@@ -173,8 +174,9 @@ Result<std::unique_ptr<ModelRunner>> make_model_runner(
     int32_t num_snapshots) {
   const models::StateOptions resolved = resolve_state(state, model->info());
   TRY(model->reserve_state(resolved));
-  TRY_ASSIGN(SnapshotMemory snapshots,
-             SnapshotMemory::make(num_snapshots, model->info().snapshot_bytes));
+  TRY_ASSIGN(
+      SnapshotMemory snapshots,
+      SnapshotMemory::make(num_snapshots, model->info().snapshot_bytes, resolved.is_resident));
   return std::unique_ptr<ModelRunner>(new LocalModelRunner(
       std::move(model), resolved, std::move(communicator), std::move(snapshots)));
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "engine/model_runner.h"
 #include "engine/plan_render.h"
 #include "quant/fixture_testing.h"
 
@@ -436,6 +437,24 @@ TEST(PlanKernels, AreThoseThatLoadingTakes) {
                 plan.memory->kv() + plan.memory->compressor_state + plan.memory->draft_state +
                     plan.memory->workspace);
     }
+  }
+}
+
+TEST(PlanMemory, IsWhatAnEngineAllocates) {
+  for (const models::KvDtype kv_dtype : {models::KvDtype::kBf16, models::KvDtype::kFp8}) {
+    const Plan plan =
+        plan_tiny({.kv_dtype = kv_dtype, .kv = KvDivision{.budget_bytes = 100'000'000}});
+    const PlanMemory& memory = *plan.memory;
+    ASSERT_GT(plan.kv->num_snapshots, 0);
+    LoadedTiny loaded = load_tiny(plan.options);
+    const int64_t weights = loaded.model->weights_bytes();
+    const auto runner = make_model_runner(std::move(loaded.model),
+                                          planned_state(plan),
+                                          comm::make_local_communicator(),
+                                          plan.kv->num_snapshots);
+    ASSERT_TRUE(runner.ok());
+    EXPECT_EQ((*runner)->memory_bytes() - weights,
+              memory.kv() + memory.compressor_state + memory.snapshots + memory.workspace);
   }
 }
 

@@ -99,6 +99,7 @@ struct StateOptions {
   int32_t num_pages = 0;    // shared by all sequences; 0: enough for one sequence of max_context
   int32_t max_context = 0;  // tokens; 0: max_position_embeddings
   int32_t max_tokens_per_pass = 512;
+  bool is_resident = false;  // from the start, rather than page by page as memory is first written
 };
 
 class Model {

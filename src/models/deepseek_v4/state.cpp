@@ -152,6 +152,14 @@ StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options)
   return bytes;
 }
 
+Result<device::Buffer> reserve(device::Device& device,
+                               int64_t num_bytes,
+                               const StateOptions& options) {
+  TRY_ASSIGN(device::Buffer buffer, device.allocate(num_bytes));
+  if (options.is_resident) TRY(buffer.make_resident());
+  return buffer;
+}
+
 Result<DecodingState> DecodingState::make(const Config& config,
                                           const Numerics& numerics,
                                           bool has_mtp,
@@ -168,7 +176,7 @@ Result<DecodingState> DecodingState::make(const Config& config,
     for (EntryPool* pool : {&layer.entries, &layer.index_entries}) {
       if (pool->row_bytes == 0) continue;
       const int64_t rows = int64_t{options.num_pages} * layer.entries_per_page();
-      TRY_ASSIGN(pool->storage, device.allocate(rows * pool->row_bytes));
+      TRY_ASSIGN(pool->storage, reserve(device, rows * pool->row_bytes, options));
     }
     state.layers_.push_back(std::move(layer));
   }
@@ -177,7 +185,7 @@ Result<DecodingState> DecodingState::make(const Config& config,
         layout.add(kStreamRing, int64_t{config.hc_mult} * config.hidden_size * kF32Bytes, 1);
   }
   state.slot_bytes_ = layout.num_bytes();
-  TRY_ASSIGN(state.slots_, device.allocate(state.slot_bytes_ * options.num_slots));
+  TRY_ASSIGN(state.slots_, reserve(device, state.slot_bytes_ * options.num_slots, options));
   state.statuses_.resize(static_cast<size_t>(options.num_slots));
   return state;
 }

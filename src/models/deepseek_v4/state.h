@@ -108,6 +108,11 @@ struct SlotStatus {
   int32_t mtp_end = 0;
 };
 
+// Memory of decoding state, resident where `options` ask for it.
+Result<device::Buffer> reserve(device::Device& device,
+                               int64_t num_bytes,
+                               const StateOptions& options);
+
 class DecodingState final {
  public:
   // `options` has no zeros left. kExhausted names what does not fit.

@@ -44,7 +44,7 @@ Result<Workspace> Workspace::make(const Config& config,
                                   const StateOptions& options,
                                   device::Device& device) {
   Workspace workspace;
-  TRY_ASSIGN(workspace.storage, device.allocate(num_bytes(config, has_mtp, options)));
+  TRY_ASSIGN(workspace.storage, reserve(device, num_bytes(config, has_mtp, options), options));
   Arena arena(workspace.storage.data());
   workspace.lay_out(config, has_mtp, options, arena);
   workspace.reserve_lists(config, options);
