@@ -118,6 +118,8 @@ void Scheduler::admit() {
   while (num_preemptions_ == preemptions_before) {
     Sequence* next = next_waiting();
     if (next == nullptr) break;
+    // Beyond those that could run, who follows whom can wait.
+    if (kept.num_slots == limits_.num_slots) break;
     if (keep_for_follower(*next, kept)) continue;
     if (!kv_.fetch(*next)) break;
     if (!try_start(*next, kept) && !(make_room(*next, kept) && try_start(*next, kept))) break;
