@@ -214,6 +214,29 @@ TEST_F(PrefixCacheTest, WhenTheFirstOfThemIsCancelledTheNextGoesOn) {
   EXPECT_LE(core_->stats().prompt_tokens_total - before, shared + kSnapshotPages * kPageSize);
 }
 
+TEST_F(PrefixCacheTest, WhenTheFirstOfThemIsPreemptedBothGoOn) {
+  make_core(48, 16);
+  const Tokens prompt = random_tokens(24 * kPageSize);
+  const Tokens alone = run(request(prompt, 4)).token_ids;
+  core_->flush_cache();
+  const int64_t before = core_->stats().prompt_tokens_total;
+  std::vector<Request> requests = {request(random_tokens(3), 200),  // the oldest is never preempted
+                                   request(prompt, 4),
+                                   request(prompt, 4)};
+  Request important = request(random_tokens(24 * kPageSize), 4);
+  important.priority = 1;
+  testing::Received fourth;
+  const auto received = run_together(requests, [&](int32_t i) {
+    if (i == 2) core_->add(important, fourth.sink(), clock_.now());
+  });
+  EXPECT_EQ(received[1].finishes.at(0).num_preemptions, 1);
+  EXPECT_EQ(received[2].finishes.at(0).num_preemptions, 0);
+  EXPECT_EQ(received[1].token_ids, alone);
+  EXPECT_EQ(received[2].token_ids, alone);
+  const int64_t once = 3 + 24 * kPageSize + 24 * kPageSize + kPageSize;
+  EXPECT_LE(core_->stats().prompt_tokens_total - before, once + kSnapshotPages * kPageSize);
+}
+
 TEST_F(PrefixCacheTest, NobodyWaitsForAPrefixOfLessPriority) {
   make_core(200, 32);
   const Tokens prompt = random_tokens(30 * kPageSize);
