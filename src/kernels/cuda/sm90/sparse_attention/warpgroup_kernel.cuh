@@ -221,21 +221,21 @@ __device__ __forceinline__ void weigh_tile(float (&s)[32],
                                            int g,
                                            int t) {
   constexpr float kSlack = 8.0f;
-  float tile_max[2] = {-INFINITY, -INFINITY};
+  if ((present[0] & present[1]) != ~0U) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool is_present = (present[j / 4] >> (j % 4 * 8 + 2 * t + i % 2) & 1) != 0;
-      s[4 * j + i] = is_present ? s[4 * j + i] * scale_log2 : -INFINITY;
-      tile_max[i / 2] = fmaxf(tile_max[i / 2], s[4 * j + i]);
+    for (int i = 0; i < 32; ++i) {
+      const bool is_present = (present[i / 16] >> (i / 4 % 4 * 8 + 2 * t + i % 2) & 1) != 0;
+      s[i] = is_present ? s[i] : -INFINITY;
     }
   }
+  float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int i = 0; i < 32; ++i) tile_max[i / 2 % 2] = fmaxf(tile_max[i / 2 % 2], s[i]);
   float origin[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     tile_max[r] = fmaxf(tile_max[r], __shfl_xor_sync(~0U, tile_max[r], 1));
-    tile_max[r] = fmaxf(tile_max[r], __shfl_xor_sync(~0U, tile_max[r], 2));
+    tile_max[r] = fmaxf(tile_max[r], __shfl_xor_sync(~0U, tile_max[r], 2)) * scale_log2;
     const float new_max =
         tile_max[r] > rows.max[r] + kSlack || rows.max[r] == -INFINITY ? tile_max[r] : rows.max[r];
     origin[r] = new_max == -INFINITY ? 0.0f : new_max;
@@ -249,8 +249,9 @@ __device__ __forceinline__ void weigh_tile(float (&s)[32],
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint32_t p = pack_bf16x2(exp2_approx(s[4 * j + 2 * r] - origin[r]),
-                                     exp2_approx(s[4 * j + 2 * r + 1] - origin[r]));
+      const uint32_t p =
+          pack_bf16x2(exp2_approx(fmaf(s[4 * j + 2 * r], scale_log2, -origin[r])),
+                      exp2_approx(fmaf(s[4 * j + 2 * r + 1], scale_log2, -origin[r])));
       rows.sum[r] += low_bf16(p) + high_bf16(p);
       const auto row = static_cast<uint32_t>(warp * 16 + g + 8 * r);
       *reinterpret_cast<uint32_t*>(probabilities + swizzled_chunk(row, j) + 4 * t) = p;
@@ -480,9 +481,10 @@ __device__ __forceinline__ void merge_sums(const SparseAttentionParams& params,
   cluster_wait();
   const auto thread = static_cast<int>(threadIdx.x) - 128;
   const uint32_t received_barrier = shared_address(&state.received);
-  if (thread < kBlockHeads) {
+  const int own_row = item.split * kOwnedHeads;
+  if (thread < kBlockHeads && thread / kOwnedHeads != item.split) {
     const auto owner = static_cast<uint32_t>(thread / kOwnedHeads);
-    const int row = item.split * kOwnedHeads + thread % kOwnedHeads;
+    const int row = own_row + thread % kOwnedHeads;
     const uint32_t barrier = shared_address_of_rank(received_barrier, owner);
     bulk_copy_to_rank(shared_address_of_rank(received + row * kKeyBytes, owner),
                       partials + thread * Shape::kPartialPitch,
@@ -493,25 +495,33 @@ __device__ __forceinline__ void merge_sums(const SparseAttentionParams& params,
                 barrier);
   }
   barrier_wait(received_barrier, 0);
-  const int owned_begin = item.first_head + item.split * kOwnedHeads;
+  // What this block summed itself stays where it is.
+  const auto state_of = [&](int part, int owned) {
+    return part == item.split ? state.states[own_row + owned]
+                              : state.received_states[part * kOwnedHeads + owned];
+  };
+  const auto sums_of = [&](int part, int owned) {
+    return part == item.split ? keys_memory + (own_row + owned) * Shape::kPartialPitch
+                              : memory + (part * kOwnedHeads + owned) * kKeyBytes;
+  };
+  const int owned_begin = item.first_head + own_row;
   for (int unit = thread; unit < kOwnedHeads * 64; unit += 256) {
     const int owned = unit / 64, chunk = unit % 64;
     const float sink = __ldg(params.sink + owned_begin + owned) * 1.4426950408889634f;
     float max = sink;
 #pragma unroll
     for (int i = 0; i < kSplits; ++i) {
-      max = fmaxf(max, state.received_states[i * kOwnedHeads + owned].x);
+      max = fmaxf(max, state_of(i, owned).x);
     }
     const float origin = max == -INFINITY ? 0.0f : max;
     float denominator = exp2_approx(sink - origin);
     float merged[8] = {};
 #pragma unroll
     for (int i = 0; i < kSplits; ++i) {
-      const float2 part = state.received_states[i * kOwnedHeads + owned];
+      const float2 part = state_of(i, owned);
       const float weight = exp2_approx(part.x - origin);
       denominator = fmaf(weight, part.y, denominator);
-      const uint4 values = *reinterpret_cast<const uint4*>(
-          memory + (i * kOwnedHeads + owned) * kKeyBytes + chunk * 16);
+      const uint4 values = *reinterpret_cast<const uint4*>(sums_of(i, owned) + chunk * 16);
       const uint32_t words[4] = {values.x, values.y, values.z, values.w};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -560,7 +570,8 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
     barrier_init(shared_address(&state.received), 1);
     fence_barrier_init();
     if constexpr (kSplits > 1) {
-      barrier_arrive_expect(shared_address(&state.received), kBlockHeads * (kKeyBytes + 8));
+      barrier_arrive_expect(shared_address(&state.received),
+                            (kSplits - 1) * (kBlockHeads / kSplits) * (kKeyBytes + 8));
     }
   }
   launch_dependents();

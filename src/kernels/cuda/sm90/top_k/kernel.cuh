@@ -137,11 +137,13 @@ struct Threshold {
   uint32_t key;
   uint32_t ties;
 };
-// `state` is clear but for bins[3], and at least k keys are not 0, which is padding.
+// Counts the first 11 bits of the keys, and of those that agree with the k-th best the next 11.
+// `state` is clear but for bins[3], and at least k keys are not 0, which is padding. Returns 0, or
+// the first bits of the k-th best key at that place where exactly all keys with them are selected.
 template <int kKeys>
-__device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys],
-                                                    uint32_t k,
-                                                    TopKState& state) {
+__device__ __forceinline__ uint32_t count_first_bits(const uint32_t (&keys)[kKeys],
+                                                     uint32_t k,
+                                                     TopKState& state) {
   count_digits(
       keys,
       state.bins[0],
@@ -149,15 +151,23 @@ __device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys
       [](uint32_t key) { return key >> 21; });
   find_digit(state, 0, k);
   const uint32_t top = state.digit[0];
-  if (state.wanted[0] == state.found[0] && top != 0) return {(top << 21) - 1, 0};
+  if (state.wanted[0] == state.found[0]) return top << 21;
   count_digits(
       keys,
       state.bins[1],
       [top](uint32_t key) { return key != 0 && key >> 21 == top; },
       [](uint32_t key) { return (key >> 10) & 0x7FF; });
   find_digit(state, 1, state.wanted[0]);
-  const uint32_t prefix = top << 11 | state.digit[1];
-  if (state.wanted[1] == state.found[1] && prefix != 0) return {(prefix << 10) - 1, 0};
+  return state.wanted[1] == state.found[1] ? top << 21 | state.digit[1] << 10 : 0;
+}
+
+template <int kKeys>
+__device__ __forceinline__ Threshold find_threshold(const uint32_t (&keys)[kKeys],
+                                                    uint32_t k,
+                                                    TopKState& state) {
+  const uint32_t least = count_first_bits(keys, k, state);
+  if (least != 0) return {least - 1, 0};
+  const uint32_t prefix = state.digit[0] << 11 | state.digit[1];
   count_digits(
       keys,
       state.bins[2],
@@ -308,8 +318,8 @@ __device__ __forceinline__ uint32_t
 local_bound(const uint32_t (&keys)[kChunks * 4], int count, int wanted, TopKState& state) {
   if (count < wanted) return 1;
   const auto find = [&](const auto& from) {
-    const Threshold threshold = find_threshold(from, static_cast<uint32_t>(wanted), state);
-    return threshold.ties == 0 ? threshold.key + 1 : threshold.key;
+    const uint32_t least = count_first_bits(from, static_cast<uint32_t>(wanted), state);
+    return max(least != 0 ? least : state.digit[0] << 21 | state.digit[1] << 10, 1U);
   };
   if constexpr (kChunks > 1) {
     uint32_t left[4];
