@@ -11,6 +11,9 @@
 namespace nibble::server {
 namespace {
 
+// What a client that follows late gets at a time: a fraction of what may wait for it.
+constexpr size_t kCatchUpBytes = 128 << 10;
+
 const char* cause_name(Gone why) {
   switch (why) {
     case Gone::kDisconnect:
@@ -120,7 +123,7 @@ void Generation::begin() {
   }
   if (plan_.is_background) answer_early();
   if (plan_.stream) begin_stream(exchange_);
-  if (plan_.stream && plan_.is_background) followers_.push_back(exchange_);
+  if (plan_.stream && plan_.is_background) followers_.push_back({.exchange = exchange_});
   if (has_events()) emit(visit_reply([](auto& reply) { return reply.begin_events(); }));
 }
 
@@ -134,20 +137,31 @@ void Generation::follow(Exchange exchange, int64_t starting_after) {
   CHECK(plan_.is_background && !is_over_);
   exchange.on_gone([](Gone) {});  // a client that left is noticed
   begin_stream(exchange);
-  exchange.write(events_after(event_log_, starting_after));
-  followers_.push_back(std::move(exchange));
+  const size_t num_wanted = events_after(event_log_, starting_after).size();
+  Follower& follower = followers_.emplace_back(
+      Follower{.exchange = std::move(exchange), .num_sent = event_log_.size() - num_wanted});
+  feed(follower, kCatchUpBytes);
+}
+
+void Generation::feed(Follower& follower, size_t bytes_max) {
+  const std::string_view piece = std::string_view(event_log_).substr(follower.num_sent, bytes_max);
+  follower.exchange.write(piece);
+  follower.num_sent += piece.size();
 }
 
 void Generation::emit(std::string_view events) {
   if (!plan_.is_background) return exchange_.write(events);
   event_log_ += events;
-  std::erase_if(followers_, [](const Exchange& follower) { return !follower.is_open(); });
-  for (Exchange& follower : followers_) follower.write(events);
+  std::erase_if(followers_, [](const Follower& f) { return !f.exchange.is_open(); });
+  for (Follower& follower : followers_) feed(follower, kCatchUpBytes);
 }
 
 void Generation::end_streams() {
   if (!plan_.is_background) return exchange_.finish_stream();
-  for (Exchange& follower : followers_) follower.finish_stream();
+  for (Follower& follower : followers_) {
+    feed(follower, event_log_.size());
+    follower.exchange.finish_stream();
+  }
 }
 
 Generation::Generation(GenerationContext& context,

@@ -96,11 +96,16 @@ class Generation final : public std::enable_shared_from_this<Generation> {
 
  private:
   class Mailbox;
+  struct Follower {
+    Exchange exchange;
+    size_t num_sent = 0;  // bytes of the log, or left out
+  };
 
   void begin();
   void begin_stream(Exchange& exchange);
   bool has_events() const { return plan_.stream || plan_.is_background; }
   void emit(std::string_view events);
+  void feed(Follower& follower, size_t bytes_max);
   void end_streams();
   void answer_early();
   void keep_reply();
@@ -130,9 +135,9 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   const CrashScope crash_scope_;
   std::string events_;  // of one delivery; kept for its capacity
   // Of work in the background: all events so far, at most those of max_tokens tokens, and the
-  // clients that follow it.
+  // clients that follow it. Who is behind catches up in pieces, as a client's buffer is bounded.
   std::string event_log_;
-  std::vector<Exchange> followers_;
+  std::vector<Follower> followers_;
   bool is_over_ = false;
 };
 

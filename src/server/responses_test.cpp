@@ -287,6 +287,26 @@ TEST(Responses, InTheBackgroundAreStreamedToClientsThatComeLater) {
   EXPECT_EQ(http_get(server.port(), path + "?stream=true&starting_after=x").status, 400);
 }
 
+TEST(Responses, InTheBackgroundLetLateClientsCatchUp) {
+  TestServer server;
+  std::string answer;
+  for (int i = 0; i < 1500; ++i) answer += "one two ";
+  server.set_answer(answer);
+  const json::Value begun = post_json(server, response_body(R"(, "background": true)"));
+  const std::string path = "/v1/responses/" + text_at(begun, "id");
+  EXPECT_TRUE(server.wait_for_stats(
+      [](const engine::EngineStats& stats) { return stats.generation_tokens_total > 1000; }));
+  server.hold();
+  TestClient client(server.port());
+  client.send(get_request(path + "?stream=true"));
+  EXPECT_EQ(http_get(server.port(), path).status, 200);  // by then the client follows
+  server.release();
+  const std::string followed = client.read_response().body;
+  EXPECT_EQ(wait_for_end(server, path), "completed");
+  EXPECT_EQ(followed, http_get(server.port(), path + "?stream=true").body);
+  EXPECT_THAT(followed, HasSubstr("event: response.completed"));
+}
+
 TEST(Responses, StreamedInTheBackgroundGoOnWithoutTheirClient) {
   TestServer server;
   server.hold();
