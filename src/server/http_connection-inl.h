@@ -138,17 +138,24 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void on_lingering_bytes(size_t num_bytes);
   void set_busy(bool is_busy);
 
+  // At most one thing is waited for.
   void wait_within(Duration timeout, Expiry expiry);
-  void cancel_timer();
+  void stop_waiting() { on_expiry_ = nullptr; }
+  void arm_timer();
+  void on_timer();
 
   // A read takes at most so much.
   static constexpr size_t kReadChunk = 16 << 10;
 
   Socket socket_;
   const Listener listener_;
-  boost::asio::steady_timer timer_;           // at most one thing is waited for
+  // Streams wait for something else with every piece. The timer runs on meanwhile, looks when it
+  // ends what is waited for by then, and is set anew only for what ends earlier.
+  boost::asio::steady_timer timer_;
+  std::optional<TimePoint> timer_end_;  // when it is running
+  TimePoint wait_end_;
+  Expiry on_expiry_ = nullptr;                // null: nothing is waited for
   boost::asio::steady_timer deadline_timer_;  // of the exchange
-  uint64_t timer_ticket_ = 0;
   ConnectionContext& context_;
   Phase phase_ = Phase::kReceiving;
 

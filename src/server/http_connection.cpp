@@ -56,7 +56,7 @@ void Connection::close(Gone why) {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
   const auto self = shared_from_this();  // the context's reference goes now
-  cancel_timer();
+  timer_.cancel();
   // The handler first: who sees the connection end may rely on the work having been called off.
   if (exchange_ != nullptr) {
     const auto callback = std::move(exchange_->on_gone);
@@ -225,7 +225,7 @@ void Connection::dispatch() {
 
 void Connection::begin_exchange() {
   phase_ = Phase::kResponding;
-  cancel_timer();
+  stop_waiting();
   set_busy(true);
   exchange_ = std::make_shared<Exchange::Impl>(this, head_.id);
 }
@@ -315,7 +315,7 @@ void Connection::on_written(ErrorCode code, size_t num_bytes) {
   num_written_ = 0;
   if (!output_.empty()) return flush();
   if (phase_ != Phase::kResponding) return;
-  cancel_timer();
+  stop_waiting();
   if (exchange_ == nullptr) return on_response_sent();
   if (is_streaming_) wait_within(heartbeat_.interval, &Connection::on_heartbeat);
 }
@@ -363,16 +363,25 @@ void Connection::set_busy(bool is_busy) {
 // --- time
 
 void Connection::wait_within(Duration timeout, Expiry expiry) {
-  timer_.expires_after(timeout);
-  timer_.async_wait([self = shared_from_this(), expiry, ticket = ++timer_ticket_](ErrorCode code) {
-    const bool is_current = !code && ticket == self->timer_ticket_;
-    if (is_current && self->phase_ != Phase::kClosed) (self.get()->*expiry)();
+  on_expiry_ = expiry;
+  wait_end_ = std::chrono::steady_clock::now() + timeout;
+  if (!timer_end_ || wait_end_ < *timer_end_) arm_timer();
+}
+
+void Connection::arm_timer() {
+  timer_end_ = wait_end_;
+  timer_.expires_at(wait_end_);
+  timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
+    if (!cancelled) self->on_timer();
   });
 }
 
-void Connection::cancel_timer() {
-  ++timer_ticket_;
-  timer_.cancel();
+void Connection::on_timer() {
+  timer_end_.reset();
+  if (phase_ == Phase::kClosed || on_expiry_ == nullptr) return;
+  if (std::chrono::steady_clock::now() < wait_end_) return arm_timer();
+  const Expiry expiry = std::exchange(on_expiry_, nullptr);
+  (this->*expiry)();
 }
 
 }  // namespace nibble::server
