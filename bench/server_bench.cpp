@@ -3,7 +3,9 @@
 // time. The client is a process of its own, so that its time does not count. Shown as a whole and
 // by thread (the engine's schedules, samples and detokenizes, the others do the rest), and beside
 // it the engine given the same requests without a server.
-//   server_bench [STREAMS] [TOKENS] [ROUNDS]
+// A model that answers at once lets several tokens of a stream gather before they are sent; with
+// STEP_US each step waits, without using the processor, so that every token is sent alone.
+//   server_bench [STREAMS] [TOKENS] [ROUNDS] [STEP_US]
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -22,6 +24,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -37,10 +40,18 @@ constexpr int32_t kVocabSize = 4096;
 constexpr int32_t kMaxContext = 8192;
 constexpr int32_t kPageSize = 256;
 
-// Always the same token, in no time.
-class InstantModelRunner final : public engine::ModelRunner {
+struct Load {
+  int32_t num_streams = 64;
+  int32_t num_tokens = 512;  // per stream
+  Duration step_time{};
+};
+
+// Always the same token, computed by waiting.
+class IdleModelRunner final : public engine::ModelRunner {
  public:
-  InstantModelRunner(int32_t num_slots, int32_t token_id) : num_slots_(num_slots) {
+  IdleModelRunner(const Load& load, int32_t token_id)
+      : num_slots_(load.num_streams), step_time_(load.step_time) {
+    const int32_t num_slots = num_slots_;
     info_.vocab_size = kVocabSize;
     info_.max_position_embeddings = kMaxContext;
     info_.page_size = kPageSize;
@@ -67,6 +78,7 @@ class InstantModelRunner final : public engine::ModelRunner {
   Result<void> restore_page(PageId, std::span<const std::byte>) override { return {}; }
 
   Result<engine::StepResult> step(const engine::Batch& batch) override {
+    if (step_time_ > Duration::zero()) std::this_thread::sleep_for(step_time_);
     int64_t num_rows = 0;
     for (const engine::BatchItem& item : batch.items) num_rows += item.wants_logits ? 1 : 0;
     return engine::StepResult{
@@ -75,14 +87,10 @@ class InstantModelRunner final : public engine::ModelRunner {
 
  private:
   const int32_t num_slots_;
+  const Duration step_time_;
   models::ModelInfo info_;
   std::vector<models::RoutedModule> modules_;
   std::vector<float> logits_;  // [num_slots, vocab_size]
-};
-
-struct Load {
-  int32_t num_streams = 64;
-  int32_t num_tokens = 512;  // per stream
 };
 
 double cpu_seconds() {
@@ -201,7 +209,7 @@ std::unique_ptr<engine::Engine> make_engine(const Load& load,
                                  .max_running_requests = load.num_streams,
                                  .prefill_chunk_tokens = 4096,
                                  .eos_token_ids = {1}},
-                                std::make_unique<InstantModelRunner>(load.num_streams, token_id),
+                                std::make_unique<IdleModelRunner>(load, token_id),
                                 tokenizer,
                                 clock)
       .value();
@@ -281,8 +289,10 @@ int run(const Load& load, int32_t num_rounds) {
 
 int main(int argc, char** argv) {
   const auto number = [&](int index, int32_t fallback) {
-    return argc > index ? std::max(std::atoi(argv[index]), 1) : fallback;
+    return argc > index ? std::max(std::atoi(argv[index]), 0) : fallback;
   };
-  return nibble::server::run({.num_streams = number(1, 64), .num_tokens = number(2, 512)},
+  return nibble::server::run({.num_streams = number(1, 64),
+                              .num_tokens = number(2, 512),
+                              .step_time = std::chrono::microseconds(number(4, 0))},
                              number(3, 5));
 }
