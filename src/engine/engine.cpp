@@ -164,8 +164,13 @@ class Engine::Impl final {
 
   int32_t num_queued() const { return static_cast<int32_t>(live_ids_.size()) - stats_.num_running; }
 
-  static WaitingRequest waiting_request(const Request& request) {
-    return {.owner = request.owner, .priority = request.priority};
+  int64_t work_of(const Request& request) const {
+    return static_cast<int64_t>(request.prompt_ids.size()) +
+           resolved_max_tokens(request, request_limits_);
+  }
+
+  WaitingRequest waiting_request(const Request& request) const {
+    return {.owner = request.owner, .priority = request.priority, .work = work_of(request)};
   }
 
   // As of the last step, and what was submitted since. Valid until the lock is released.
@@ -173,7 +178,9 @@ class Engine::Impl final {
     waiting_.clear();
     for (const RequestState& state : states_) {
       if (state.is_running || !live_ids_.contains(state.id)) continue;
-      waiting_.push_back({.owner = state.owner, .priority = state.priority});
+      waiting_.push_back({.owner = state.owner,
+                          .priority = state.priority,
+                          .work = int64_t{state.num_prompt} + state.max_tokens});
     }
     for (const Submission& submission : submissions_) {
       waiting_.push_back(waiting_request(submission.request));
@@ -218,28 +225,32 @@ class Engine::Impl final {
   // The id and its place are free again before the client hears of the end; drain() returns after
   // it heard.
   void start(Submission&& submission) {
-    OutputSink sink =
-        [this, id = submission.request.id, client = std::move(submission.sink)](Output&& output) {
-          if (!output.finish) return client(std::move(output));
-          {
-            const std::lock_guard lock(mutex_);
-            live_ids_.erase(id);
-            note_service(*output.finish);
-            stats_ = core_.stats();
-            is_reporting_end_ = true;
-          }
-          client(std::move(output));
-          const std::lock_guard lock(mutex_);
-          is_reporting_end_ = false;
-          if (live_ids_.empty()) done_.notify_all();
-        };
+    OutputSink sink = [this,
+                       id = submission.request.id,
+                       work = work_of(submission.request),
+                       client = std::move(submission.sink)](Output&& output) {
+      if (!output.finish) return client(std::move(output));
+      {
+        const std::lock_guard lock(mutex_);
+        live_ids_.erase(id);
+        stats_ = core_.stats();
+        note_end(*output.finish, work);
+        is_reporting_end_ = true;
+      }
+      client(std::move(output));
+      const std::lock_guard lock(mutex_);
+      is_reporting_end_ = false;
+      if (live_ids_.empty()) done_.notify_all();
+    };
     core_.add(std::move(submission.request), std::move(sink), submission.arrived);
   }
 
-  void note_service(const Finish& end) {
+  void note_end(const Finish& end, int64_t work) {
     const std::chrono::duration<double> service(end.prefill_seconds + end.decode_seconds);
     if (service.count() <= 0) return;  // it never ran
-    queue_wait_.observe_service(std::chrono::duration_cast<Duration>(service));
+    queue_wait_.observe({.service = std::chrono::duration_cast<Duration>(service),
+                         .work = work,
+                         .is_busy = num_queued() > 0});
   }
 
   void publish_stats() {

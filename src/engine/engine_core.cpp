@@ -453,6 +453,7 @@ void EngineCore::describe(std::vector<RequestState>& states) const {
     state.priority = sequence.request.priority;
     state.is_running = sequence.slot.is_valid();
     state.num_prompt = sequence.num_prompt();
+    state.max_tokens = sequence.max_tokens;
     state.num_computed = sequence.num_computed;
     state.num_generated = sequence.num_generated();
     state.num_pages = static_cast<int32_t>(sequence.block_table.size());

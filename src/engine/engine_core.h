@@ -29,6 +29,7 @@ struct RequestState {
   int32_t priority = 0;
   bool is_running = false;
   int32_t num_prompt = 0;
+  int32_t max_tokens = 0;
   int32_t num_computed = 0;
   int32_t num_generated = 0;
   int32_t num_pages = 0;

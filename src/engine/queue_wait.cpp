@@ -8,8 +8,10 @@
 namespace nibble::engine {
 namespace {
 
-// Of the latest request in the moving average: a change of the load counts within about ten.
-constexpr double kServiceWeight = 0.1;
+// Of the latest request in a moving average: a change of the load counts within about ten.
+constexpr double kNewestWeight = 0.1;
+
+double moved(double mean, double newest, double weight) { return mean + weight * (newest - mean); }
 
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -33,25 +35,30 @@ int32_t num_ahead(std::span<const WaitingRequest> waiting, const WaitingRequest&
   return num_above + num_in_turn;
 }
 
-void QueueWait::observe_service(Duration service) {
-  const double seconds = to_seconds(service);
-  const double before = service_seconds_.value_or(seconds);
-  service_seconds_ = before + kServiceWeight * (seconds - before);
+void QueueWait::observe(const EndedRequest& ended) {
+  const double seconds = to_seconds(ended.service);
+  const double per_work = seconds / static_cast<double>(std::max<int64_t>(ended.work, 1));
+  seconds_per_work_ = moved(seconds_per_work_.value_or(per_work), per_work, kNewestWeight);
+  num_busy_ends_ = ended.is_busy ? num_busy_ends_ + 1 : 0;
+  if (!ended.is_busy) return;
+  const double share = 1.0 / static_cast<double>(num_busy_ends_);
+  busy_service_seconds_ = moved(busy_service_seconds_, seconds, std::max(share, kNewestWeight));
 }
 
 std::optional<Duration> QueueWait::expected(const QueueState& state,
                                             const WaitingRequest& next) const {
   const int32_t num_ends = num_to_end_first(state, next);
   if (num_ends == 0) return Duration::zero();
-  if (!service_seconds_) return std::nullopt;
-  return from_seconds(*service_seconds_ * num_ends / num_at_a_time(state));
+  const std::optional<double> seconds = seconds_between_ends(state, next);
+  if (!seconds) return std::nullopt;
+  return from_seconds(*seconds * num_ends);
 }
 
 Result<void> QueueWait::admit(const QueueState& state, const WaitingRequest& next) const {
   const int32_t num_ends = num_to_end_first(state, next);
   if (max_wait_ == Duration::zero() || num_ends <= 1) return {};
+  if (num_busy_ends_ == 0 && num_ends <= num_at_a_time(state)) return {};
   const std::optional<Duration> wait = expected(state, next);
-  if (!wait && num_ends <= num_at_a_time(state)) return {};
   if (wait && *wait <= max_wait_) return {};
   return exhausted(
       wait ? fmt::format("the queue is full: a request would wait about {:.3g} s, at most {:.3g} s "
@@ -60,6 +67,15 @@ Result<void> QueueWait::admit(const QueueState& state, const WaitingRequest& nex
                          to_seconds(max_wait_))
            : fmt::format("the queue is full: {} requests are waiting, and none has ended yet",
                          state.waiting.size()));
+}
+
+std::optional<double> QueueWait::seconds_between_ends(const QueueState& state,
+                                                      const WaitingRequest& next) const {
+  if (num_busy_ends_ > 0) return busy_service_seconds_ / num_at_a_time(state);
+  if (!seconds_per_work_) return std::nullopt;
+  auto work = static_cast<double>(next.work);
+  for (const WaitingRequest& waiting : state.waiting) work += static_cast<double>(waiting.work);
+  return *seconds_per_work_ * work / static_cast<double>(state.waiting.size() + 1);
 }
 
 // Requests that must end before `next` can start.

@@ -39,7 +39,7 @@ TEST(NumAhead, LetsOwnersTakeTurns) {
 
 TEST(QueueWait, IsZeroWhileASlotIsFree) {
   QueueWait wait(4, seconds(1));
-  wait.observe_service(seconds(10));
+  wait.observe({.service = seconds(10)});
   const std::vector<WaitingRequest> queue = waiting(2, "a");
   EXPECT_EQ(wait.expected({.waiting = queue, .num_running = 1}, {}), Duration::zero());
   EXPECT_GT(wait.expected({.waiting = queue, .num_running = 2}, {.owner = "a"}), Duration::zero());
@@ -47,27 +47,40 @@ TEST(QueueWait, IsZeroWhileASlotIsFree) {
 
 TEST(QueueWait, GrowsWithTheQueueAndTheTimeThatRequestsTake) {
   QueueWait wait(4, seconds(1));
-  wait.observe_service(seconds(2));
+  wait.observe({.service = seconds(2), .is_busy = true});
   const std::vector<WaitingRequest> queue = waiting(3, "a");
   // Four must end before it starts; each of four slots does so every two seconds.
   EXPECT_EQ(wait.expected({.waiting = queue, .num_running = 4}, {.owner = "a"}), seconds(2));
-  for (int i = 0; i < 200; ++i) wait.observe_service(seconds(4));
+  for (int i = 0; i < 200; ++i) wait.observe({.service = seconds(4), .is_busy = true});
   const auto later = wait.expected({.waiting = queue, .num_running = 4}, {.owner = "a"});
   EXPECT_NEAR(to_seconds(*later), 4, 1e-6);
 }
 
 TEST(QueueWait, CountsWhoRunsWhereMemoryIsTheLimit) {
   QueueWait wait(64, seconds(1));
-  wait.observe_service(seconds(2));
+  wait.observe({.service = seconds(2), .is_busy = true});
   const std::vector<WaitingRequest> queue = waiting(3, "a");
   EXPECT_EQ(wait.expected({.waiting = queue, .num_running = 2, .is_short_of_memory = true},
                           {.owner = "a"}),
             seconds(4));
 }
 
+TEST(QueueWait, JudgesByTheWorkUntilOneHasEndedSinceTheQueueFormed) {
+  QueueWait wait(4, seconds(1));
+  wait.observe({.service = seconds(1), .work = 10, .is_busy = true});
+  wait.observe({.service = seconds(1), .work = 10, .is_busy = false});
+  const std::vector<WaitingRequest> queue(4, {.owner = "a", .work = 200});
+  // Five must end; 0.1 s for each of 200 tokens, one request after the other.
+  EXPECT_EQ(wait.expected({.waiting = queue, .num_running = 4}, {.owner = "a", .work = 200}),
+            seconds(100));
+  wait.observe({.service = seconds(8), .work = 200, .is_busy = true});
+  EXPECT_EQ(wait.expected({.waiting = queue, .num_running = 4}, {.owner = "a", .work = 200}),
+            seconds(10));
+}
+
 TEST(QueueWait, AdmitsTheFirstInLineAlways) {
   QueueWait wait(1, milliseconds(1));
-  wait.observe_service(seconds(100));
+  wait.observe({.service = seconds(100), .is_busy = true});
   EXPECT_TRUE(wait.admit({.waiting = {}, .num_running = 1}, {}).ok());
   const std::vector<WaitingRequest> queue = waiting(1, "a");
   const Result<void> second = wait.admit({.waiting = queue, .num_running = 1}, {.owner = "a"});
@@ -87,7 +100,7 @@ TEST(QueueWait, AdmitsAsManyAsRunBeforeItKnows) {
 
 TEST(QueueWait, AdmitsAllWithoutABound) {
   QueueWait wait(1, Duration::zero());
-  wait.observe_service(seconds(100));
+  wait.observe({.service = seconds(100), .is_busy = true});
   const std::vector<WaitingRequest> queue = waiting(1000, "a");
   EXPECT_TRUE(wait.admit({.waiting = queue, .num_running = 1}, {.owner = "a"}).ok());
 }
@@ -110,14 +123,25 @@ class Overload final {
     core_ = std::make_unique<EngineCore>(*options, std::move(runner), tokenizer_, clock_);
   }
 
+  // One after the other.
+  void run_alone(int32_t count, int32_t num_tokens) {
+    for (int32_t i = 0; i < count; ++i) {
+      add("alone" + std::to_string(i), num_tokens);
+      finish_all();
+    }
+    waits_.clear();
+  }
+
   // Finishes what was let in.
   void run(int32_t num_arrivals) {
+    const TimePoint start = clock_.now();
+    const int64_t num_finished = core_->stats().requests_finished_total;
     for (int32_t i = 0; i < num_arrivals; ++i) {
-      while (clock_.now() < TimePoint{} + i * kInterval && !core_->is_idle()) core_->step();
+      while (clock_.now() < start + i * kInterval && !core_->is_idle()) core_->step();
       arrive(i);
     }
-    num_finished_in_time_ = core_->stats().requests_finished_total;
-    while (!core_->is_idle()) core_->step();
+    num_finished_in_time_ = core_->stats().requests_finished_total - num_finished;
+    finish_all();
   }
 
   int32_t num_refused() const { return num_refused_; }
@@ -134,39 +158,53 @@ class Overload final {
  private:
   static constexpr int32_t kVocab = 8;
   static constexpr int32_t kMeanTokens = 20;
+  static constexpr int64_t kNumPromptTokens = 2;
   static constexpr Duration kStepTime = milliseconds(5);
   static constexpr Duration kInterval = kStepTime * kMeanTokens / kNumSlots / 10;
 
+  static int64_t work_of(int64_t num_tokens) { return kNumPromptTokens + num_tokens; }
+
   void arrive(int32_t index) {
-    std::vector<RequestState> states;
-    core_->describe(states);
+    const int32_t num_tokens = kMeanTokens / 2 + index * 7 % (kMeanTokens + 1);
+    core_->describe(states_);
     std::vector<WaitingRequest> queue;
-    for (const RequestState& state : states) {
-      if (!state.is_running) queue.push_back({.owner = state.owner, .priority = state.priority});
+    for (const RequestState& state : states_) {
+      if (!state.is_running) queue.push_back({.work = work_of(state.max_tokens)});
     }
     const QueueState state{.waiting = queue, .num_running = core_->stats().num_running};
-    if (!wait_.admit(state, {}).ok()) {
+    if (wait_.admit(state, {.work = work_of(num_tokens)}).ok()) {
+      add(std::to_string(index), num_tokens);
+    } else {
       ++num_refused_;
-      return;
     }
-    Request request{.id = std::to_string(index), .prompt_ids = {1, 2}, .sampling = {}};
-    request.sampling.max_tokens = kMeanTokens / 2 + index * 7 % (kMeanTokens + 1);
-    core_->add(
-        std::move(request),
-        [this](Output&& output) {
-          if (!output.finish) return;
-          const Finish& end = *output.finish;
-          waits_.push_back(end.queue_seconds);
-          wait_.observe_service(std::chrono::duration_cast<Duration>(
-              std::chrono::duration<double>(end.prefill_seconds + end.decode_seconds)));
-        },
-        clock_.now());
+  }
+
+  void add(std::string id, int32_t num_tokens) {
+    Request request{.id = std::move(id), .prompt_ids = {1, 2}, .sampling = {}};
+    request.sampling.max_tokens = num_tokens;
+    const auto sink = [this, num_tokens](Output&& output) {
+      if (output.finish) note_end(*output.finish, num_tokens);
+    };
+    core_->add(std::move(request), sink, clock_.now());
+  }
+
+  void note_end(const Finish& end, int32_t num_tokens) {
+    waits_.push_back(end.queue_seconds);
+    const std::chrono::duration<double> service(end.prefill_seconds + end.decode_seconds);
+    wait_.observe({.service = std::chrono::duration_cast<Duration>(service),
+                   .work = work_of(num_tokens),
+                   .is_busy = core_->stats().num_queued > 0});
+  }
+
+  void finish_all() {
+    while (!core_->is_idle()) core_->step();
   }
 
   testing::FakeTokenizer tokenizer_{std::vector<std::string>(kVocab, "x")};
   testing::FakeClock clock_;
   QueueWait wait_;
   std::unique_ptr<EngineCore> core_;
+  std::vector<RequestState> states_;  // scratch
   std::vector<double> waits_;
   int32_t num_refused_ = 0;
   int64_t num_finished_in_time_ = 0;
@@ -185,6 +223,16 @@ TEST(QueueWait, KeepsWaitsShortUnderTenTimesTheLoad) {
   // Nine of ten cannot be served in time; no slot stands idle because of it.
   EXPECT_GT(bounded.num_refused(), kNumArrivals * 8 / 10);
   EXPECT_GE(bounded.num_finished_in_time() + Overload::kNumSlots, unbounded.num_finished_in_time());
+}
+
+// As of a client that asks a few short questions before it sends its load.
+TEST(QueueWait, IsNotMisledByShortRequestsBeforeTheLoad) {
+  constexpr Duration kMaxWait = milliseconds(100);
+  Overload overload(kMaxWait);
+  overload.run_alone(20, 1);
+  overload.run(4000);
+  EXPECT_LE(overload.median_wait_seconds(), to_seconds(kMaxWait));
+  EXPECT_LE(overload.longest_wait_seconds(), 2 * to_seconds(kMaxWait));
 }
 
 }  // namespace
