@@ -82,19 +82,16 @@ Result<Machine> parse_machine(std::string_view text, device::IsaLevel isa) {
 }
 
 engine::PlanOptions options_of(const PlanFlags& flags, const Machine& machine) {
-  return {.device = machine.sheet,
-          .num_devices = machine.count,
-          .tp = flags.tp,
-          .ep = flags.ep,
-          .context = flags.context,
-          .concurrency = flags.concurrency,
-          .goal = flags.goal,
-          .kv_dtype = flags.kv_dtype,
-          .detection = detect_options(flags.checks),
-          .allow_slow = flags.checks.allow_slow,
-          .only_kernel = flags.kernel,
-          .allow_reference = flags.checks.allow_reference,
-          .pads_fp8_blocks = flags.pad_fp8_blocks};
+  engine::PlanOptions options = plan_options(flags.checks, flags.kernel, flags.kv_dtype);
+  options.device = machine.sheet;
+  options.num_devices = machine.count;
+  options.tp = flags.tp;
+  options.ep = flags.ep;
+  options.context = flags.context;
+  options.concurrency = flags.concurrency;
+  options.goal = flags.goal;
+  options.pads_fp8_blocks = flags.pad_fp8_blocks;
+  return options;
 }
 
 // The evidence of one module, and the kernel of its class.

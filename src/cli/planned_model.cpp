@@ -49,19 +49,16 @@ quant::ReadTensorBytes reader_of(const checkpoint::Checkpoint& checkpoint,
 engine::PlanOptions options_of(const device::DeviceInfo& device,
                                const ModelFlags& flags,
                                const ModelWork& work) {
-  return {.device = engine::local_sheet(device, 0),
-          .context = work.context > 0 ? work.context : engine::kLongestContext,
-          .concurrency = work.concurrency,
-          .pass_tokens = work.pass_tokens,
-          .precision = flags.precision,
-          .kv_dtype = flags.kv_dtype,
-          .deterministic = flags.deterministic,
-          .kv = work.kv,
-          .loads_draft = work.needs_draft,
-          .detection = detect_options(flags.checks),
-          .allow_slow = flags.checks.allow_slow,
-          .only_kernel = flags.kernel,
-          .allow_reference = flags.checks.allow_reference};
+  engine::PlanOptions options = plan_options(flags.checks, flags.kernel, flags.kv_dtype);
+  options.device = engine::local_sheet(device, 0);
+  options.context = work.context > 0 ? work.context : engine::kLongestContext;
+  options.concurrency = work.concurrency;
+  options.pass_tokens = work.pass_tokens;
+  options.precision = flags.precision;
+  options.deterministic = flags.deterministic;
+  options.kv = work.kv;
+  options.loads_draft = work.needs_draft;
+  return options;
 }
 
 Error error_of(Errc code, const quant::Diagnostic& diagnostic) {
@@ -127,11 +124,17 @@ Result<void> refuse_errors(std::span<const engine::Plan> plans) {
   return first;
 }
 
-quant::DetectOptions detect_options(const PlanChecks& checks) {
-  return {.is_strict = checks.strict,
-          .trusts_headers = checks.trust_headers,
-          .ignores_input_scales = checks.dynamic_activation_scales,
-          .expert_dtype = checks.expert_dtype};
+engine::PlanOptions plan_options(const PlanChecks& checks,
+                                 const std::string& only_kernel,
+                                 models::KvDtype kv_dtype) {
+  return {.kv_dtype = kv_dtype,
+          .detection = {.is_strict = checks.strict,
+                        .trusts_headers = checks.trust_headers,
+                        .ignores_input_scales = checks.dynamic_activation_scales,
+                        .expert_dtype = checks.expert_dtype},
+          .allow_slow = checks.allow_slow,
+          .only_kernel = only_kernel,
+          .allow_reference = checks.allow_reference};
 }
 
 }  // namespace nibble::cli

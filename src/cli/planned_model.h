@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/flags.h"
 #include "device/device.h"
 #include "engine/plan.h"
-#include "quant/detect.h"
 
 namespace nibble::cli {
 
@@ -37,6 +37,9 @@ void print_plan(const engine::Plan& plan);
 // kUnsupported with the first error of the plans, and how many more there are.
 Result<void> refuse_errors(std::span<const engine::Plan> plans);
 
-quant::DetectOptions detect_options(const PlanChecks& checks);
+// What the flags of `nibble plan` and those of programs that load a model ask of a plan alike.
+engine::PlanOptions plan_options(const PlanChecks& checks,
+                                 const std::string& only_kernel,
+                                 models::KvDtype kv_dtype);
 
 }  // namespace nibble::cli
