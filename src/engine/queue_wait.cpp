@@ -39,8 +39,12 @@ void QueueWait::observe(const EndedRequest& ended) {
   const double seconds = to_seconds(ended.service);
   const double per_work = seconds / static_cast<double>(std::max<int64_t>(ended.work, 1));
   seconds_per_work_ = moved(seconds_per_work_.value_or(per_work), per_work, kNewestWeight);
-  num_busy_ends_ = ended.is_busy ? num_busy_ends_ + 1 : 0;
-  if (!ended.is_busy) return;
+  if (!ended.is_busy) {
+    if (++num_idle_ends_ >= num_slots_) num_busy_ends_ = 0;
+    return;
+  }
+  num_idle_ends_ = 0;
+  ++num_busy_ends_;
   const double share = 1.0 / static_cast<double>(num_busy_ends_);
   busy_service_seconds_ = moved(busy_service_seconds_, seconds, std::max(share, kNewestWeight));
 }

@@ -64,6 +64,7 @@ class QueueWait final {
   const int32_t num_slots_;
   const Duration max_wait_;
   std::optional<double> seconds_per_work_;  // of every request; a moving average
+  int32_t num_idle_ends_ = 0;               // in a row; as many as there are slots end a busy time
   // Of those that ended since the queue formed.
   int64_t num_busy_ends_ = 0;
   double busy_service_seconds_ = 0;  // a mean, then a moving average
