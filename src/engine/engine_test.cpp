@@ -138,6 +138,22 @@ TEST_F(EngineTest, RefusesWhenTheQueueIsFull) {
   queued[1].finish.wait();
 }
 
+TEST_F(EngineTest, RefusesWhatWouldWaitTooLong) {
+  Client running;
+  Client first;
+  auto engine = make_engine({.max_queue_wait = std::chrono::nanoseconds(1)});
+  ASSERT_TRUE(engine->submit(request("running"), running.sink()).ok());
+  gate_.wait_until_reached();
+  EXPECT_EQ(engine->stats().expected_wait_seconds, 0);  // nothing is known yet
+  ASSERT_TRUE(engine->submit(request("first"), first.sink()).ok());
+  const Result<void> refused = engine->submit(request("second"), [](Output&&) { FAIL(); });
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Errc::kExhausted);
+  gate_.open();
+  running.finish.wait();
+  first.finish.wait();
+}
+
 TEST_F(EngineTest, CancelEndsRunningAndWaitingRequests) {
   Client running;
   Client waiting;
