@@ -94,7 +94,21 @@ engine::PlanOptions options_of(const PlanFlags& flags, const Machine& machine) {
   return options;
 }
 
-// The evidence of one module, and the kernel of its class.
+// How keys are cached, and what reads them.
+std::string keys_text(const engine::Plan& plan) {
+  if (!plan.memory) return "";
+  const engine::PlanKvForm& form = plan.memory->kv_forms.front();
+  std::string text =
+      fmt::format("keys      cached as {}, {:.0f} bytes per token\n", form.name, form.per_token());
+  for (const engine::PlannedOp& op : plan.ops) {
+    if (op.kernel == nullptr) continue;
+    if (op.name != "sparse_attention" && op.name != "indexer_score") continue;
+    text += fmt::format("keys      read by {}\n", op.kernel->name);
+  }
+  return text;
+}
+
+// The evidence of one module, and the kernel of its class; of modules that make keys, their form.
 Result<std::string> explanation(const PlanTarget& target,
                                 const engine::Plan& plan,
                                 const std::string& module) {
@@ -117,7 +131,9 @@ Result<std::string> explanation(const PlanTarget& target,
       text += fmt::format("refused   {}: {}\n", refusal.kernel, refusal.reason);
     }
   }
-  return text;
+  const bool makes_keys = explained.role == "attention" || explained.role == "compressor" ||
+                          explained.role == "indexer";
+  return makes_keys ? text + keys_text(plan) : text;
 }
 
 Result<void> print_plans(const std::vector<engine::Plan>& plans, bool as_json) {

@@ -18,6 +18,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProcessResult;
 using testing::run_nibble;
 using ::testing::StartsWith;
@@ -103,6 +104,17 @@ TEST(PlanCommand, ExplainsAModule) {
       run_nibble({"plan", kModel, "--gpu", "cpu", "--explain", "layers.3.attn.wq"});
   EXPECT_EQ(unknown.exit_code, 4);
   EXPECT_THAT(unknown.errors, HasSubstr("layers.*.attn.wq_a"));
+}
+
+TEST(PlanCommand, ExplainsHowKeysAreCached) {
+  const auto explained = [](const char* module) {
+    return run_nibble({"plan", kModel, "--kv-cache-dtype", "fp8", "--explain", module}).output;
+  };
+  for (const char* module : {"layers.2.attn.wkv", "layers.2.attn.indexer.wq_b"}) {
+    EXPECT_THAT(explained(module), HasSubstr("keys      cached as fp8, 367 bytes per token\n"));
+    EXPECT_THAT(explained(module), HasSubstr("keys      read by indexer_score.fp8_keys."));
+  }
+  EXPECT_THAT(explained("layers.2.ffn.experts.7.w1"), Not(HasSubstr("keys")));
 }
 
 TEST(PlanCommand, RefusesWhatItDoesNotKnow) {

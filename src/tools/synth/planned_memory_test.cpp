@@ -84,12 +84,16 @@ TEST_P(PlannedMemory, IsWhatBecomesResident) {
   EXPECT_EQ(workspace.storage.num_bytes(), planned.workspace);
   EXPECT_GT(planned.kv(), 100'000'000);
   expect_within_3_percent(grown, state.num_bytes() + planned.workspace);
+  RecordProperty("planned", std::to_string(state.num_bytes() + planned.workspace));
+  RecordProperty("resident", std::to_string(grown));
 
   state.status(SlotId{0}) = {.length = v4::kPageSize, .high_water = v4::kPageSize};
   const auto snapshot = state.save(SlotId{0}, 0).value();
   ASSERT_GT(plan.kv->num_snapshots, 0);
-  expect_within_3_percent(static_cast<int64_t>(snapshot.size()) * plan.kv->num_snapshots,
-                          planned.snapshots);
+  const int64_t snapshots = static_cast<int64_t>(snapshot.size()) * plan.kv->num_snapshots;
+  expect_within_3_percent(snapshots, planned.snapshots);
+  RecordProperty("planned_snapshots", std::to_string(planned.snapshots));
+  RecordProperty("snapshots", std::to_string(snapshots));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms,
