@@ -10,11 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "cuda/cuda_bench.h"
 #include "device/cuda.h"
-#include "device/graph.h"
 #include "kernels/cuda/moe/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
-#include "kernels/cuda/stream_read/launch.h"
 #include "kernels/panel64.h"
 #include "quant/reference.h"
 
@@ -23,37 +22,12 @@ namespace {
 
 using namespace kernels;        // NOLINT: a program of its own
 using namespace kernels::cuda;  // NOLINT
+using cuda_bench::Run;
+using cuda_bench::Spread;
+using cuda_bench::time_graph_us;
 
 constexpr int64_t kHidden = 4096, kIntermediate = 2048;
 constexpr int32_t kNumExperts = 256, kChoices = 6, kNumLayers = 2;
-constexpr int32_t kRepeats = 15, kWarmUp = 3;
-
-struct Spread {
-  double median, low, high;
-};
-
-Result<Spread> time_us(device::Stream& stream, const std::function<Result<void>()>& enqueue) {
-  std::vector<double> times;
-  for (int32_t i = 0; i < kWarmUp + kRepeats; ++i) {
-    TRY_ASSIGN(const double us, device::elapsed_us(stream, enqueue));
-    if (i >= kWarmUp) times.push_back(us);
-  }
-  std::sort(times.begin(), times.end());
-  return Spread{times[times.size() / 2], times.front(), times.back()};
-}
-
-// The same for a graph of `count` steps; per step.
-Result<Spread> time_graph_us(device::Stream& stream,
-                             int32_t count,
-                             const std::function<Result<void>(int32_t)>& step) {
-  TRY_ASSIGN(const device::Graph graph, device::Graph::capture(stream, [&]() -> Result<void> {
-               for (int32_t i = 0; i < count; ++i) TRY(step(i));
-               return {};
-             }));
-  TRY_ASSIGN(const Spread spread, time_us(stream, [&] { return graph.launch(stream); }));
-  return Spread{spread.median / count, spread.low / count, spread.high / count};
-}
-
 // A few random experts, packed.
 Result<PackedWeight> pack_random(int64_t n, int64_t k, PanelOrder order, uint32_t seed) {
   std::mt19937 random(seed);
@@ -161,7 +135,7 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
   step.out = reinterpret_cast<float*>(take(tokens * kHidden * 4));
   step.slots = {.rows = rows,
                 .count = step.count,
-                .experts = step.experts,
+                .experts = rows == kOneSlotRow ? step.ids : step.experts,
                 .pairs = step.pairs,
                 .max_slots = most};
   device::Stream& stream = device.stream();
@@ -174,7 +148,9 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
   return step;
 }
 
+// Slots of one row are the choices themselves.
 Result<void> make_slots(const Step& step, device::Stream& stream) {
+  if (step.slots.rows == kOneSlotRow) return {};
   return launch_make_slots({.ids = step.ids,
                             .num_pairs = step.num_pairs,
                             .num_experts = kNumExperts,
@@ -220,9 +196,11 @@ DeviceGroupedMatMulArgs down_args(const Step& step,
                                   const PackedWeight& weight,
                                   const device::Device& device) {
   return {.x = {step.h_codes, step.h_scales},
+          .x_bf16 = step.slots.rows == kOneSlotRow ? step.h : nullptr,
           .pairs_per_row = 1,
           .weight = &weight,
           .slots = step.slots,
+          .slots_are_ready = step.slots.rows == kOneSlotRow,
           .y = step.y,
           .num_units = device.info().num_units,
           .is_dependent = true};
@@ -232,7 +210,9 @@ Result<void> up(const Step& step, const PackedWeight& weight, device::Device& de
   return launch_expert_matmul_sm90(up_args(step, weight, device), device.stream());
 }
 
+// Products of one row quantise it themselves.
 Result<void> quantize(const Step& step, device::Stream& stream) {
+  if (step.slots.rows == kOneSlotRow) return {};
   return launch_quantize_rows({.x = step.h,
                                .rows = step.num_pairs,
                                .k = kIntermediate,
@@ -246,28 +226,11 @@ Result<void> down(const Step& step, const PackedWeight& weight, device::Device& 
   return launch_expert_matmul_sm90(down_args(step, weight, device), device.stream());
 }
 
-void print(std::string_view what, int32_t tokens, int64_t bytes, const Spread& us, double roof) {
-  const double rate = static_cast<double>(bytes) / us.median * 1e-6;
-  fmt::print(
-      "{{\"bench\":\"experts\",\"what\":\"{}\",\"tokens\":{},\"bytes\":{},\"us\":{:.2f},\"us_low\":"
-      "{:.2f},"
-      "\"us_high\":{:.2f},\"tb_per_s\":{:.3f},\"roof_tb_per_s\":{:.3f},\"share\":{:.3f}}}\n",
-      what,
-      tokens,
-      bytes,
-      us.median,
-      us.low,
-      us.high,
-      rate,
-      roof,
-      rate / roof);
-}
-
 // FC1 and FC2 under every launch shape, to choose those of expert_matmul_shape() from.
 Result<void> run_sweep(device::Device& device,
                        const Weights& fc1,
                        const Weights& fc2,
-                       double roof) {
+                       const Run& bench) {
   constexpr ExpertMatMulShape kShapes[] = {{4, 1, 4},
                                            {4, 1, 8},
                                            {4, 1, 12},
@@ -302,16 +265,15 @@ Result<void> run_sweep(device::Device& device,
                      }));
           const int64_t bytes =
               is_up ? panel_bytes(2 * kIntermediate, kHidden) : panel_bytes(kHidden, kIntermediate);
-          print(fmt::format("{}_rows{}_wg{}_blocks{}_ring{}",
-                            is_up ? "fc1" : "fc2",
-                            rows,
-                            shape.warpgroups,
-                            shape.blocks_per_unit,
-                            shape.ring_stages),
-                tokens,
-                steps.num_experts * bytes / count,
-                us,
-                roof);
+          bench.print(fmt::format("{}_rows{}_wg{}_blocks{}_ring{}",
+                                  is_up ? "fc1" : "fc2",
+                                  rows,
+                                  shape.warpgroups,
+                                  shape.blocks_per_unit,
+                                  shape.ring_stages),
+                      tokens,
+                      steps.num_experts * bytes / count,
+                      us);
         }
       }
     }
@@ -319,33 +281,20 @@ Result<void> run_sweep(device::Device& device,
   return {};
 }
 
-Result<void> run(bool sweep) {
+Result<void> run(bool sweep, std::vector<std::string> names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   device::Stream& stream = device->stream();
-  fmt::print("{{\"bench\":\"device\",\"name\":\"{}\",\"units\":{}}}\n",
-             device->info().name,
-             device->info().num_units);
   TRY_ASSIGN(const Weights fc1,
              make_weights(*device, 2 * kIntermediate, kHidden, PanelOrder::kGateUp));
   TRY_ASSIGN(const Weights fc2,
              make_weights(*device, kHidden, kIntermediate, PanelOrder::kNatural));
-  TRY_ASSIGN(const device::Buffer sink, device->allocate(4));
-  const int64_t stream_bytes = fc1.storage.num_bytes() / 8192 * 8192;
-  TRY_ASSIGN(const Spread read, time_us(stream, [&] {
-               return launch_stream_read(fc1.storage.data(),
-                                         stream_bytes,
-                                         device->info().num_units,
-                                         reinterpret_cast<uint32_t*>(sink.data()),
-                                         stream);
-             }));
-  const double roof = static_cast<double>(stream_bytes) / read.median * 1e-6;
-  print("stream_read", 0, stream_bytes, read, roof);
-
+  TRY_ASSIGN(const Run bench, Run::start(*device, fc1.storage, std::move(names)));
   const int64_t fc1_bytes = panel_bytes(2 * kIntermediate, kHidden);
   const int64_t fc2_bytes = panel_bytes(kHidden, kIntermediate);
-  if (sweep) return run_sweep(*device, fc1, fc2, roof);
+  if (sweep) return run_sweep(*device, fc1, fc2, bench);
   for (const int32_t tokens : {1, 4, 16, 64, 256}) {
-    for (const int32_t rows : {8, 16}) {
+    for (const int32_t rows : {kOneSlotRow, kSmallSlotRows, kLargeSlotRows}) {
+      if ((rows == kOneSlotRow) != (tokens == 1)) continue;
       const int32_t count = tokens == 1 ? 24 : 6;
       TRY_ASSIGN(const Steps steps, make_steps(*device, count, tokens, rows));
       const auto layer = [](int32_t i) { return static_cast<size_t>(i % kNumLayers); };
@@ -353,25 +302,27 @@ Result<void> run(bool sweep) {
         return steps.all[static_cast<size_t>(i)];
       };
       const std::string suffix = "_rows" + std::to_string(rows);
-      TRY_ASSIGN(const Spread up_us, time_graph_us(stream, count, [&](int32_t i) {
-                   return up(step_of(i), fc1.layers[layer(i)], *device);
-                 }));
-      print("fc1" + suffix, tokens, steps.num_experts * fc1_bytes / count, up_us, roof);
-      TRY_ASSIGN(const Spread down_us, time_graph_us(stream, count, [&](int32_t i) {
-                   return down(step_of(i), fc2.layers[layer(i)], *device);
-                 }));
-      print("fc2" + suffix, tokens, steps.num_experts * fc2_bytes / count, down_us, roof);
+      if (bench.wants("fc1")) {
+        TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
+                     return up(step_of(i), fc1.layers[layer(i)], *device);
+                   }));
+        bench.print("fc1" + suffix, tokens, steps.num_experts * fc1_bytes / count, us);
+      }
+      if (bench.wants("fc2")) {
+        TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
+                     return down(step_of(i), fc2.layers[layer(i)], *device);
+                   }));
+        bench.print("fc2" + suffix, tokens, steps.num_experts * fc2_bytes / count, us);
+      }
+      if (!bench.wants("experts")) continue;
       TRY_ASSIGN(const Spread all_us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
                    TRY(make_slots(step_of(i), stream));
                    TRY(up(step_of(i), fc1.layers[layer(i)], *device));
                    TRY(quantize(step_of(i), stream));
                    return down(step_of(i), fc2.layers[layer(i)], *device);
                  }));
-      print("slots_fc1_quantize_fc2" + suffix,
-            tokens,
-            steps.num_experts * (fc1_bytes + fc2_bytes) / count,
-            all_us,
-            roof);
+      bench.print(
+          "experts" + suffix, tokens, steps.num_experts * (fc1_bytes + fc2_bytes) / count, all_us);
     }
   }
   return {};
@@ -383,7 +334,7 @@ Result<void> run(bool sweep) {
 // With the argument `sweep` every launch shape is measured.
 int main(int argc, char** argv) {
   const bool sweep = argc > 1 && std::string_view(argv[1]) == "sweep";
-  const nibble::Result<void> done = nibble::run(sweep);
+  const nibble::Result<void> done = nibble::run(sweep, {argv + (sweep ? 2 : 1), argv + argc});
   if (done.ok()) return 0;
   fmt::print(stderr, "{}\n", done.error().message);
   return 1;

@@ -79,6 +79,7 @@ using Launcher = Result<void> (*)(const Args& args, device::Stream& stream);
 // lacks the backend.
 using Launch = std::variant<std::monostate,
                             Launcher<MatMulArgs>,
+                            Launcher<DeviceMatMulArgs>,
                             Launcher<GroupedMatMulArgs>,
                             Launcher<DeviceGroupedMatMulArgs>,
                             Launcher<SparseAttentionArgs>,

@@ -43,11 +43,34 @@ struct Fp8Rows {
   const float* scales = nullptr;     // [rows, k / 128]
 };
 
+// Activations of dense quantised products for few tokens on a GPU, in the order of the tiles that
+// read them: for each 128 values of k a block of codes [128 / 16][m][16], then m f32 scales, padded
+// to 16 bytes. Device memory, aligned to 16 bytes.
+constexpr int64_t fp8_block_bytes(int64_t m) { return m * 128 + round_up(m * 4, int64_t{16}); }
+
+// MatMulArgs on a GPU with FP8 activations, everything in device memory. With groups, rows
+// g * n / groups and on of W see columns g * k and on of x (the grouped output projection).
+// Results go to one of
+//   y: [splits, m, n] f32, whose sum over the first axis, in order, is W x
+//   y_fp8: blocks of n / 128 x fp8_block_bytes(m); needs splits 1 and n a multiple of 128
+struct DeviceMatMulArgs {
+  const std::byte* x = nullptr;  // blocks of groups * k / 128 x fp8_block_bytes(m)
+  int32_t m = 0;
+  const PackedWeight* weight = nullptr;
+  int32_t groups = 1;
+  int32_t splits = 1;  // of k
+  float* y = nullptr;
+  std::byte* y_fp8 = nullptr;
+  int32_t num_units = 0;      // streaming multiprocessors: the grid
+  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
+};
+
 // Which rows go through which expert, as the device's own routing left it. A pair t * choices + j
 // is token t's j-th choice. A slot is up to `rows` pairs of one expert; an expert with more pairs
-// has several slots, one with none has no slot.
+// has several slots, one with none has no slot. With one row, slot s is pair s: `experts` are the
+// router's ids, of which negative ones are no expert, and `count` and `pairs` are not read.
 struct ExpertSlots {
-  int32_t rows = 0;                  // pairs per slot: 8 or 16
+  int32_t rows = 0;                  // pairs per slot: 1, 8 or 16
   const int32_t* count = nullptr;    // [1] number of slots
   const int32_t* experts = nullptr;  // [max_slots]
   const int32_t* pairs = nullptr;    // [max_slots, rows]; -1: none
@@ -60,12 +83,16 @@ struct ExpertSlots {
 //   y: [pairs, n] f32; with swiglu [pairs, n / 2] bf16. Only rows of pairs in a slot are written.
 struct DeviceGroupedMatMulArgs {
   Fp8Rows x;
-  int32_t pairs_per_row = 1;             // x row of pair p is p / pairs_per_row
+  const void* x_bf16 = nullptr;  // instead of x: [rows, k] bf16, quantised as x is; slots of 1 row
+  int32_t pairs_per_row = 1;     // x row of pair p is p / pairs_per_row
   const PackedWeight* weight = nullptr;  // n and k of one expert; packages of all, one by one
   ExpertSlots slots;
   bool swiglu = false;
   float limit = 0;
   const float* pair_weights = nullptr;  // [pairs]; null: 1
+  // Slots of 1 row that were written before the stream's last expert product of such slots began:
+  // weights may be read while that still runs.
+  bool slots_are_ready = false;
   void* y = nullptr;
   int32_t num_units = 0;      // streaming multiprocessors: the grid
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel

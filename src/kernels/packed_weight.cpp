@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
 #include "quant/reference.h"
 
@@ -312,6 +313,8 @@ std::string_view layout_name(PackedLayout layout) {
       return "interleaved16";
     case PackedLayout::kPanel64:
       return "panel64";
+    case PackedLayout::kFp8Panel64:
+      return "fp8_panel64";
   }
   return "unknown";
 }
@@ -319,6 +322,7 @@ std::string_view layout_name(PackedLayout layout) {
 int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
   if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
+  if (layout == PackedLayout::kFp8Panel64) return fp8_panel_bytes(n, k).total();
   return offsets_of(layout == PackedLayout::kInterleaved16
                         ? interleaved16_parts(format, n, k, scale_dtype)
                         : row_major_parts(format, n, k))
@@ -336,6 +340,8 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
       return pack_interleaved16(like, rows);
     case PackedLayout::kPanel64:
       return pack_panel64(sources, PanelOrder::kNatural);
+    case PackedLayout::kFp8Panel64:
+      return pack_fp8_panel64(sources);
     case PackedLayout::kNone:
       break;
   }
@@ -348,6 +354,8 @@ void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out) {
     unpack_interleaved16(weight, row, out.data());
   } else if (weight.layout == PackedLayout::kPanel64) {
     unpack_panel64_row(weight, row, out);
+  } else if (weight.layout == PackedLayout::kFp8Panel64) {
+    unpack_fp8_panel64_row(weight, row, out);
   } else {
     unpack_row_major(weight, row, out.data());
   }

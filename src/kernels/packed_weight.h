@@ -19,6 +19,7 @@ enum class PackedLayout : uint8_t {
   kInterleaved16,  // 16 rows side by side, so that one vector lane is one output row; padded with
                    // zero rows
   kPanel64,        // MXFP4 for GPU warpgroups: kernels/panel64.h
+  kFp8Panel64,     // FP8 128x128 for GPU warpgroups: kernels/fp8_panel64.h
 };
 std::string_view layout_name(PackedLayout layout);
 
@@ -29,7 +30,7 @@ struct PackedWeight {
   int64_t k = 0;
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;     // null for formats without
-  DType scale_dtype = DType::kF32;       // of `scales`: kRowMajor f32, kInterleaved16 as stored
+  DType scale_dtype = DType::kF32;       // of `scales`: kInterleaved16 as stored, others f32
   const float* global_scales = nullptr;  // kInterleaved16 of formats with global scales, kPanel64:
                                          // one per row, padded rows too
   device::Buffer storage;                // what the pointers point into

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/checked_math.h"
 #include "quant/numeric.h"
 
 namespace nibble::cuda_testing {
@@ -24,6 +25,21 @@ quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32
   for (std::byte& scale : weight.scales) {
     scale = static_cast<std::byte>(118 + random() % static_cast<uint32_t>(spread + 1));
   }
+  return weight;
+}
+
+quant::QuantizedWeight random_fp8(int64_t n, int64_t k, uint32_t seed) {
+  constexpr uint8_t kNan = 0x7F;
+  std::mt19937 random(seed);
+  quant::QuantizedWeight weight{
+      .format = quant::Format::kFp8E4m3Block128x128, .n = n, .k = k, .scale_dtype = DType::kF8E8m0};
+  weight.codes.resize(static_cast<size_t>(n * k));
+  for (std::byte& code : weight.codes) {
+    const auto bits = static_cast<uint8_t>(random());
+    code = static_cast<std::byte>((bits & kNan) == kNan ? bits - 1 : bits);
+  }
+  weight.scales.resize(static_cast<size_t>(ceil_div(n, 128) * ceil_div(k, 128)));
+  for (std::byte& scale : weight.scales) scale = static_cast<std::byte>(116 + random() % 6);
   return weight;
 }
 

@@ -57,6 +57,9 @@ class DeviceArray {
 // Random E2M1 codes of every value; group exponents spread over `spread` steps.
 quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32_t seed);
 
+// Random E4M3 codes, no NaN; block scales over a few powers of two.
+quant::QuantizedWeight random_fp8(int64_t n, int64_t k, uint32_t seed);
+
 // Activations as E4M3 codes with one power-of-two scale per row and 128 values.
 struct HostFp8Rows {
   std::vector<uint8_t> codes;

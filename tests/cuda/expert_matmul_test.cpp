@@ -100,6 +100,19 @@ Slots make_device_slots(const std::vector<int32_t>& ids, int32_t num_experts, in
   return slots;
 }
 
+// Slots of one row: the choices themselves.
+Slots one_row_slots(const std::vector<int32_t>& ids) {
+  Slots slots{.ids = DeviceArray<int32_t>(ids),
+              .count = DeviceArray<int32_t>(size_t{1}),
+              .experts = DeviceArray<int32_t>(size_t{1}),
+              .pairs = DeviceArray<int32_t>(size_t{1}),
+              .view = {}};
+  slots.view = {.rows = kOneSlotRow,
+                .experts = slots.ids.data(),
+                .max_slots = static_cast<int32_t>(ids.size())};
+  return slots;
+}
+
 std::vector<int32_t> random_choices(int32_t tokens,
                                     int32_t choices,
                                     int32_t num_experts,
@@ -184,14 +197,20 @@ TEST_F(ExpertMatMul, EqualsTheSumsInDouble) {
                         {128, 2048, 6, 33, 3, 16},
                         {192, 4096, 4, 9, 2, 16},
                         {128, 256, 2, 64, 1, 16},
-                        {1024, 1024, 16, 1, 6, 8}};
+                        {1024, 1024, 16, 1, 6, 8},
+                        {64, 256, 3, 1, 2, 1},
+                        {1024, 512, 16, 1, 6, 1},
+                        {192, 2048, 8, 1, 6, 1},
+                        {2112, 4096, 8, 1, 6, 1},
+                        {128, 1024, 3, 1, 1, 1}};
   for (const Case& c : cases) {
     SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " experts " << c.num_experts
                                       << " tokens " << c.tokens << " rows " << c.rows);
     const Experts experts = make_experts(c.num_experts, c.n, c.k, PanelOrder::kNatural, 9);
     const HostFp8Rows x = random_fp8_rows(c.tokens, c.k, 5);
     const std::vector<int32_t> ids = random_choices(c.tokens, c.choices, c.num_experts, 6);
-    const Slots slots = make_device_slots(ids, c.num_experts, c.rows);
+    const Slots slots =
+        c.rows == kOneSlotRow ? one_row_slots(ids) : make_device_slots(ids, c.num_experts, c.rows);
     const std::vector<float> y = run_plain(experts, x, slots, ids.size(), c.choices);
     RelativeError error;
     for (size_t pair = 0; pair < ids.size(); ++pair) {
@@ -251,29 +270,66 @@ TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
   }
 }
 
-// Bit for bit: a row alone, among others, in slots of 8 and of 16.
+// Bit for bit: a row alone, among others, in slots of 1, of 8 and of 16.
 TEST_F(ExpertMatMul, ARowDoesNotDependOnItsNeighbours) {
-  constexpr int64_t kN = 256, kK = 2048;
-  constexpr int32_t kExperts = 8, kTokens = 40, kChoices = 2;
-  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
-  const HostFp8Rows x = random_fp8_rows(kTokens, kK, 10);
-  const std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 11);
-  const Slots together = make_device_slots(ids, kExperts, 8);
-  const std::vector<float> all = run_plain(experts, x, together, ids.size(), kChoices);
-  const Slots wide = make_device_slots(ids, kExperts, 16);
-  EXPECT_EQ(run_plain(experts, x, wide, ids.size(), kChoices), all);
-  for (const int32_t token : {0, 13, 39}) {
-    const std::vector<int32_t> own(ids.begin() + token * kChoices,
-                                   ids.begin() + (token + 1) * kChoices);
-    HostFp8Rows row;
-    row.codes.assign(x.codes.begin() + token * kK, x.codes.begin() + (token + 1) * kK);
-    row.scales.assign(x.scales.begin() + token * (kK / 128),
-                      x.scales.begin() + (token + 1) * (kK / 128));
-    const Slots alone = make_device_slots(own, kExperts, 8);
-    const std::vector<float> y = run_plain(experts, row, alone, own.size(), kChoices);
-    const auto begin = all.begin() + static_cast<ptrdiff_t>(token) * kChoices * kN;
-    EXPECT_EQ(y, std::vector<float>(begin, begin + kChoices * kN)) << token;
+  constexpr int64_t kN = 256;
+  constexpr int32_t kExperts = 8, kTokens = 60, kChoices = 2;
+  for (const int64_t k : {2048, 4096}) {
+    const Experts experts = make_experts(kExperts, kN, k, PanelOrder::kNatural, 9);
+    const HostFp8Rows x = random_fp8_rows(kTokens, k, 10);
+    const std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 11);
+    const Slots together = make_device_slots(ids, kExperts, 8);
+    const std::vector<float> all = run_plain(experts, x, together, ids.size(), kChoices);
+    const Slots wide = make_device_slots(ids, kExperts, 16);
+    EXPECT_EQ(run_plain(experts, x, wide, ids.size(), kChoices), all) << k;
+    for (const int32_t token : {0, 13, 59}) {
+      const std::vector<int32_t> own(ids.begin() + token * kChoices,
+                                     ids.begin() + (token + 1) * kChoices);
+      HostFp8Rows row;
+      row.codes.assign(x.codes.begin() + token * k, x.codes.begin() + (token + 1) * k);
+      row.scales.assign(x.scales.begin() + token * (k / 128),
+                        x.scales.begin() + (token + 1) * (k / 128));
+      const auto begin = all.begin() + static_cast<ptrdiff_t>(token) * kChoices * kN;
+      const std::vector<float> among(begin, begin + kChoices * kN);
+      const Slots alone = make_device_slots(own, kExperts, 8);
+      EXPECT_EQ(run_plain(experts, row, alone, own.size(), kChoices), among) << k << " " << token;
+      const Slots single = one_row_slots(own);
+      EXPECT_EQ(run_plain(experts, row, single, own.size(), kChoices), among) << k << " " << token;
+    }
   }
+}
+
+// The codes that the product makes of bf16 rows are those of quantize_rows().
+TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
+  constexpr int64_t kN = 128, kK = 2048;
+  constexpr int32_t kExperts = 4;
+  const std::vector<int32_t> ids = {2, 0, 3};
+  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
+  std::mt19937 random(18);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> x(ids.size() * kK);
+  for (uint16_t& value : x) value = quant::f32_to_bf16(normal(random));
+  const DeviceArray<uint16_t> rows(x);
+  const DeviceArray<uint8_t> codes(x.size());
+  const DeviceArray<float> scales(x.size() / 128), y(ids.size() * kN);
+  launch_quantize_rows({.x = rows.data(),
+                        .rows = static_cast<int64_t>(ids.size()),
+                        .k = kK,
+                        .codes = reinterpret_cast<std::byte*>(codes.data()),
+                        .scales = scales.data()},
+                       gpu()->stream())
+      .value();
+  const HostFp8Rows quantized{.codes = codes.to_host(), .scales = scales.to_host(), .values = {}};
+  const Slots slots = one_row_slots(ids);
+  launch_expert_matmul_sm90({.x_bf16 = rows.data(),
+                             .weight = &experts.weight,
+                             .slots = slots.view,
+                             .slots_are_ready = true,
+                             .y = y.data(),
+                             .num_units = gpu()->info().num_units},
+                            gpu()->stream())
+      .value();
+  EXPECT_EQ(y.to_host(), run_plain(experts, quantized, slots, ids.size(), 1));
 }
 
 TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
@@ -285,6 +341,11 @@ TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
   EXPECT_EQ(slots.count.to_host(), std::vector<int32_t>{1});
   EXPECT_FALSE(std::isnan(y[0]));
   EXPECT_TRUE(std::all_of(y.begin() + 64, y.end(), [](float v) { return std::isnan(v); }));
+  const Slots single = one_row_slots({2, -1, 3});
+  const std::vector<float> rows = run_plain(experts, x, single, ids.size(), 1);
+  EXPECT_TRUE(std::equal(rows.begin(), rows.begin() + 64, y.begin()));
+  EXPECT_TRUE(std::isnan(rows[64]));
+  EXPECT_FALSE(std::isnan(rows[128]));
 }
 
 // 200 steps of one graph with other choices each time: no state is left behind.

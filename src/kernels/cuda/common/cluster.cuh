@@ -61,4 +61,17 @@ __device__ __forceinline__ void bulk_copy_to_rank(uint32_t destination,
       : "memory");
 }
 
+// This block's place in its cluster.
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Reads a value of another block's memory, at an address of shared_address_of_rank().
+__device__ __forceinline__ float load_from_rank(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
 }  // namespace nibble::kernels::cuda

@@ -16,6 +16,7 @@ struct LaunchShape {
   int32_t shared_bytes = 0;   // dynamic
   bool is_dependent = false;  // may start before the stream's last kernel ends: the kernel waits
   uint32_t cluster = 1;       // blocks that share a GPC and each other's shared memory: up to 16
+  uint32_t grid_y = 1;
 };
 
 template <class... Params, class... Args>
@@ -23,10 +24,6 @@ Result<void> launch_kernel(void (*kernel)(Params...),
                            const LaunchShape& shape,
                            device::Stream& stream,
                            const Args&... args) {
-  // One split of the memory between cache and shared memory for all kernels: blocks of different
-  // splits cannot be on a multiprocessor together, and changing it waits for the blocks there.
-  CUDA_TRY(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   constexpr int32_t kSharedWithoutAsking = 40 << 10;  // of 48 KB, which static arrays share
   if (shape.shared_bytes > kSharedWithoutAsking) {
     CUDA_TRY(cudaFuncSetAttribute(
@@ -49,7 +46,7 @@ Result<void> launch_kernel(void (*kernel)(Params...),
     cluster.val.clusterDim = {shape.cluster, 1, 1};
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.grid);
+  config.gridDim = dim3(shape.grid, shape.grid_y);
   config.blockDim = dim3(shape.block);
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream.native);

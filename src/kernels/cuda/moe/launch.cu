@@ -1,7 +1,7 @@
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
 #include "base/checked_math.h"
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/moe/launch.h"
@@ -76,7 +76,6 @@ __global__ void __launch_bounds__(1024) make_slots(const int* ids,
 // One warp per row and group of 128; each lane holds four values.
 __global__ void __launch_bounds__(256)
     quantize_rows(const __nv_bfloat16* x, int64_t num_groups, uint32_t* codes, float* scales) {
-  constexpr float kMaxE4m3 = 448.0f, kMinAmax = 1e-4f;
   launch_dependents();
   wait_for_predecessors();
   const int64_t group = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
@@ -87,17 +86,11 @@ __global__ void __launch_bounds__(256)
                       __uint_as_float(packed.x & 0xFFFF0000U),
                       __uint_as_float(packed.y << 16),
                       __uint_as_float(packed.y & 0xFFFF0000U)};
-  float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
-  const uint32_t ratio = __float_as_uint(__fdiv_rn(fmaxf(amax, kMinAmax), kMaxE4m3));
-  const uint32_t exponent = (ratio >> 23) + ((ratio & 0x7FFFFFU) != 0 ? 1 : 0);
-  const float inverse = __uint_as_float((254 - exponent) << 23);
-  const __nv_fp8x2_storage_t low =
-      __nv_cvt_float2_to_fp8x2({v[0] * inverse, v[1] * inverse}, __NV_SATFINITE, __NV_E4M3);
-  const __nv_fp8x2_storage_t high =
-      __nv_cvt_float2_to_fp8x2({v[2] * inverse, v[3] * inverse}, __NV_SATFINITE, __NV_E4M3);
-  codes[group * 32 + lane] = low | static_cast<uint32_t>(high) << 16;
-  if (lane == 0) scales[group] = __uint_as_float(exponent << 23);
+  const float amax =
+      warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
+  const uint32_t exponent = e4m3_scale_exponent(amax);
+  codes[group * 32 + lane] = to_e4m3x4(v, inverse_power_of_two(exponent));
+  if (lane == 0) scales[group] = power_of_two(exponent);
 }
 
 __global__ void __launch_bounds__(256) combine_pairs(const float4* experts,

@@ -9,6 +9,9 @@
 // shared memory by a warpgroup that changes from panel to panel. The order of every sum depends on
 // the shape only.
 //
+// One row per slot needs its own bytes only: the other columns of a core matrix overlap with what
+// comes next.
+//
 // Bytes: 0.53 per weight of each distinct expert, read once per slot. FLOPs: 2 n k per pair.
 #pragma once
 
@@ -17,7 +20,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fp4.cuh"
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/swiglu.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 
 namespace nibble::kernels::cuda {
@@ -32,6 +37,7 @@ inline constexpr int kMaxStages = 32;
 struct ExpertMatMulParams {
   const uint8_t* x_codes;
   const float* x_scales;
+  const __nv_bfloat16* x_bf16;  // instead of codes and scales; one row per slot
   int pairs_per_row;
   const uint8_t* weights;        // packages of all experts
   const float* row_multipliers;  // [experts, n]
@@ -39,20 +45,26 @@ struct ExpertMatMulParams {
   int max_slots;
   const int* slot_experts;
   const int* slot_pairs;
-  float limit;  // infinity: no clamp
+  bool slots_are_ready;  // before the predecessors end
+  float limit;           // infinity: no clamp
   const float* pair_weights;
   void* y;
   int n;
   int k;
 };
 
+// Columns that products are made for.
+__host__ __device__ constexpr int columns_of(int rows) { return rows < 8 ? 8 : rows; }
+
 // Shared memory of a block: the ring first, then partial panels, activations and their scales.
 template <int kWarpgroups, int kRows>
 struct ExpertMatMulMemory {
-  static constexpr int kPartialBytes = kWarpgroups * (kWarpgroups - 1) * 128 * (kRows / 2) * 4;
+  static constexpr int kPartialBytes =
+      kWarpgroups * (kWarpgroups - 1) * 128 * (columns_of(kRows) / 2) * 4;
+  static constexpr int kOverlapBytes = kRows < 8 ? 128 : 0;  // of the last core matrix
   // Without the ring.
   __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return kPartialBytes + k * kRows + k / 128 * kRows * 4;
+    return kPartialBytes + k * kRows + k / 128 * kRows * 4 + kOverlapBytes;
   }
 };
 
@@ -93,25 +105,24 @@ __device__ __forceinline__ void multiply_half(uint64_t descriptor,
 }
 
 // acc += d * scale of the column.   scales: [kRows] of this block of 128 k
-template <int kAccumulators>
+template <int kRows, int kAccumulators>
 __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
                                         const float (&d)[kAccumulators],
                                         const float* scales,
                                         int t) {
 #pragma unroll
   for (int tile = 0; tile < kAccumulators / 4; ++tile) {
-    const float2 scale = *reinterpret_cast<const float2*>(scales + tile * 8 + 2 * t);
+    float2 scale;
+    if constexpr (kRows == 1) {
+      scale = {scales[0], scales[0]};
+    } else {
+      scale = *reinterpret_cast<const float2*>(scales + tile * 8 + 2 * t);
+    }
     acc[tile * 4 + 0] = fmaf(scale.x, d[tile * 4 + 0], acc[tile * 4 + 0]);
     acc[tile * 4 + 1] = fmaf(scale.y, d[tile * 4 + 1], acc[tile * 4 + 1]);
     acc[tile * 4 + 2] = fmaf(scale.x, d[tile * 4 + 2], acc[tile * 4 + 2]);
     acc[tile * 4 + 3] = fmaf(scale.y, d[tile * 4 + 3], acc[tile * 4 + 3]);
   }
-}
-
-__device__ __forceinline__ float swiglu(float gate, float up, float limit) {
-  gate = fminf(gate, limit);
-  up = fminf(fmaxf(up, -limit), limit);
-  return gate / (1.0f + __expf(-gate)) * up;
 }
 
 // The range of units of this block: an equal share, contiguous.
@@ -127,12 +138,13 @@ __device__ __forceinline__ UnitRange units_of_block(int num_units) {
 }
 
 // The first slot of this block if no slot is empty: read beside the count, which is a round trip to
-// memory saved whenever the guess is right (always for one token).
+// memory saved whenever the guess is right.
 __device__ __forceinline__ int guessed_slot(const ExpertMatMulParams& params, int panels) {
   return units_of_block(params.max_slots * panels).begin / panels;
 }
 
-// Feeds the ring. One thread.
+// Feeds the ring. One thread. Slots of one row may have no expert, others always have one.
+template <int kRows>
 __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
                                                uint32_t ring,
                                                uint32_t full,
@@ -140,10 +152,11 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
                                                int num_ring_stages) {
   const int panels = params.n / 64, stages = params.k / kStageK;
   const uint64_t policy = evict_first_policy();
-  wait_for_predecessors();
+  if (!params.slots_are_ready) wait_for_predecessors();
   const int guess = guessed_slot(params, panels);
   int expert = __ldcg(params.slot_experts + guess);
-  const UnitRange units = units_of_block(__ldcg(params.slot_count) * panels);
+  const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
+  const UnitRange units = units_of_block(num_slots * panels);
   if (units.begin / panels != guess) expert = __ldcg(params.slot_experts + units.begin / panels);
   int slot = 0;
   uint32_t parity = 1;
@@ -155,6 +168,7 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
           unit / panels + 1;  // read a slot ahead: its latency would stall the ring
       if (next_slot * panels < units.end) next_expert = __ldcg(params.slot_experts + next_slot);
     }
+    if (kRows == 1 && expert < 0) continue;
     const uint8_t* source =
         params.weights +
         (static_cast<size_t>(expert) * panels + unit % panels) * stages * kStageBytes;
@@ -173,19 +187,26 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
 // What a thread needs of a slot.
 template <int kRows>
 struct SlotRows {
+  static constexpr int kTiles = columns_of(kRows) / 8;
   int expert;
-  int row_pair;          // of the row whose activations this thread copies
-  int pairs[kRows / 4];  // of columns 2t, 2t + 1 of each tile; -1: none
+  int row_pair;           // of the row whose activations this thread copies
+  int pairs[kTiles * 2];  // of columns 2t, 2t + 1 of each tile; -1: none
 
   __device__ __forceinline__ void read(const ExpertMatMulParams& params, int slot, int t) {
-    const int* const slot_pairs = params.slot_pairs + slot * kRows;
     expert = __ldcg(params.slot_experts + slot);
-    row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
+    if constexpr (kRows == 1) {
+      row_pair = slot;
+      pairs[0] = t == 0 ? slot : -1;
+      pairs[1] = -1;
+    } else {
+      const int* const slot_pairs = params.slot_pairs + slot * kRows;
+      row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
 #pragma unroll
-    for (int tile = 0; tile < kRows / 8; ++tile) {
-      const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
-      pairs[tile * 2] = two.x;
-      pairs[tile * 2 + 1] = two.y;
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
+        pairs[tile * 2] = two.x;
+        pairs[tile * 2 + 1] = two.y;
+      }
     }
   }
 };
@@ -209,6 +230,31 @@ __device__ __forceinline__ void load_activations(const ExpertMatMulParams& param
   for (int i = threadIdx.x / kRows; i < blocks; i += kThreads / kRows) {
     const uint4 codes = x_row < 0 ? uint4{0, 0, 0, 0} : __ldcg(source + i);
     *reinterpret_cast<uint4*>(activations + (i * kRows + row) * 16) = codes;
+  }
+}
+
+// The same for one row of bf16, which it quantises. Each warp takes 128 values at a time.
+template <int kThreads>
+__device__ __forceinline__ void quantize_activations(const ExpertMatMulParams& params,
+                                                     int x_row,
+                                                     uint8_t* activations,
+                                                     float* scales) {
+  const int lane = threadIdx.x % 32, groups = params.k / 128;
+  const auto* const source =
+      reinterpret_cast<const uint2*>(params.x_bf16 + static_cast<size_t>(x_row) * params.k);
+#pragma unroll 2
+  for (int group = threadIdx.x / 32; group < groups; group += kThreads / 32) {
+    const uint2 packed = __ldcg(source + group * 32 + lane);
+    const float v[4] = {__uint_as_float(packed.x << 16),
+                        __uint_as_float(packed.x & 0xFFFF0000U),
+                        __uint_as_float(packed.y << 16),
+                        __uint_as_float(packed.y & 0xFFFF0000U)};
+    const float amax =
+        warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
+    const uint32_t exponent = e4m3_scale_exponent(amax);
+    reinterpret_cast<uint32_t*>(activations)[group * 32 + lane] =
+        to_e4m3x4(v, inverse_power_of_two(exponent));
+    if (lane == 0) scales[group] = power_of_two(exponent);
   }
 }
 
@@ -256,7 +302,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
     expert_matmul(const ExpertMatMulParams params, int num_ring_stages) {
   using Memory = ExpertMatMulMemory<kWarpgroups, kRows>;
   constexpr int kThreads = kWarpgroups * 128;
-  constexpr int kAccumulators = kRows / 2;
+  constexpr int kColumns = columns_of(kRows);
+  constexpr int kAccumulators = kColumns / 2;
   constexpr int kConsumers = 7;  // named barrier of all consumers; 1 .. kWarpgroups: of a panel
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[2 * kMaxStages];
@@ -279,11 +326,12 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
     }
     fence_barrier_init();
   }
-  launch_dependents();
+  // With one row, the next launch may take the slots for ready: it must not come before the wait.
+  if constexpr (kRows != 1) launch_dependents();
   __syncthreads();
 
   if (warp == kWarpgroups * 4) {
-    if (lane == 0) produce_stages(params, ring_address, full, empty, num_ring_stages);
+    if (lane == 0) produce_stages<kRows>(params, ring_address, full, empty, num_ring_stages);
     return;
   }
 
@@ -293,21 +341,24 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
       core_matrix_descriptor(shared_address(activations), kTileStride, 128);
   constexpr uint64_t kStep = 2 * kTileStride / 16;  // descriptor distance of 32 k
   wait_for_predecessors();
+  if constexpr (kRows == 1) launch_dependents();
 
   SlotRows<kRows> rows;
-  const UnitRange units = units_of_block(__ldcg(params.slot_count) * panels);
+  const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
+  const UnitRange units = units_of_block(num_slots * panels);
 
-  PanelOutput<kRows / 8> output{};
+  PanelOutput<kColumns / 8> output{};
   int loaded_slot = -1, loaded_row = -2;
   int ring_slot = group;
   uint32_t parity = 0;
+  int first_unit = units.begin;
   for (int unit = units.begin; unit < units.end; ++unit) {
     const int slot = unit / panels;
     if (slot != loaded_slot) {
       rows.read(params, slot, t);
       loaded_slot = slot;
 #pragma unroll
-      for (int i = 0; i < kRows / 4; ++i) {
+      for (int i = 0; i < kColumns / 4; ++i) {
         const int pair = rows.pairs[i];
         output.pairs[i] = pair;
         if constexpr (kSwiglu) {
@@ -319,11 +370,19 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
       const int x_row = rows.row_pair < 0 ? -1 : rows.row_pair / params.pairs_per_row;
       // Everybody is done with the rows before; one token's slots share them all.
       if (named_barrier_or(kConsumers, kThreads, x_row != loaded_row)) {
-        load_activations<kRows, kThreads>(params, x_row, activations, scales);
+        if (kRows == 1 && params.x_bf16 != nullptr) {
+          quantize_activations<kThreads>(params, x_row, activations, scales);
+        } else {
+          load_activations<kRows, kThreads>(params, x_row, activations, scales);
+        }
         fence_async_proxy();
         named_barrier_sync(kConsumers, kThreads);
       }
       loaded_row = x_row;
+    }
+    if (kRows == 1 && rows.expert < 0) {
+      ++first_unit;  // panels that are made take turns
+      continue;
     }
     const int slab_row = unit % panels * 4 + warp_in_group;
     const float* const multipliers =
@@ -359,14 +418,14 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
       multiply_half(b + 4 * kStep, kStep, d1, a1);
       wgmma_wait<1>();
       hold(d0);
-      promote(acc, d0, stage_scales, t);
+      promote<kRows>(acc, d0, stage_scales, t);
       if (stage + kWarpgroups < stages) begin_stage();
       wgmma_wait<0>();
       hold(d1);
-      promote(acc, d1, stage_scales + kRows, t);
+      promote<kRows>(acc, d1, stage_scales + kRows, t);
     }
 
-    const int reducer = (unit - units.begin) % kWarpgroups;
+    const int reducer = (unit - first_unit) % kWarpgroups;
     const int thread = threadIdx.x % 128;
     float* const panel_partials = partials + reducer * (kWarpgroups - 1) * 128 * kAccumulators;
     if (group != reducer) {
@@ -389,7 +448,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) sum[i] += part == reducer ? acc[i] : theirs[i];
     }
-    store_panel<kSwiglu, kRows / 8>(params, sum, output, slab_row, g);
+    store_panel<kSwiglu, kColumns / 8>(params, sum, output, slab_row, g);
   }
 }
 

@@ -8,7 +8,9 @@
 
 namespace nibble::kernels::cuda {
 
-// Rows per slot that the kernels are compiled for.
+// Rows per slot that the kernels are compiled for. One is for a single token, whose experts are all
+// different.
+inline constexpr int32_t kOneSlotRow = 1;
 inline constexpr int32_t kSmallSlotRows = 8;
 inline constexpr int32_t kLargeSlotRows = 16;
 

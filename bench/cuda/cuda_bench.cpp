@@ -1,0 +1,84 @@
+#include "cuda/cuda_bench.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "device/cuda.h"
+#include "device/graph.h"
+#include "kernels/cuda/stream_read/launch.h"
+
+namespace nibble::cuda_bench {
+namespace {
+
+constexpr int32_t kRepeats = 15, kWarmUp = 3;
+
+}  // namespace
+
+Result<Spread> time_us(device::Stream& stream, const std::function<Result<void>()>& enqueue) {
+  std::vector<double> times;
+  for (int32_t i = 0; i < kWarmUp + kRepeats; ++i) {
+    TRY_ASSIGN(const double us, device::elapsed_us(stream, enqueue));
+    if (i >= kWarmUp) times.push_back(us);
+  }
+  std::sort(times.begin(), times.end());
+  return Spread{times[times.size() / 2], times.front(), times.back()};
+}
+
+Result<Spread> time_graph_us(device::Stream& stream,
+                             int32_t count,
+                             const std::function<Result<void>(int32_t)>& step) {
+  TRY_ASSIGN(const device::Graph graph, device::Graph::capture(stream, [&]() -> Result<void> {
+               for (int32_t i = 0; i < count; ++i) TRY(step(i));
+               return {};
+             }));
+  TRY_ASSIGN(const Spread spread, time_us(stream, [&] { return graph.launch(stream); }));
+  return Spread{spread.median / count, spread.low / count, spread.high / count};
+}
+
+Result<Run> Run::start(device::Device& device,
+                       const device::Buffer& data,
+                       std::vector<std::string> names) {
+  Run run(std::move(names));
+  fmt::print("{{\"bench\":\"device\",\"name\":\"{}\",\"units\":{}}}\n",
+             device.info().name,
+             device.info().num_units);
+  TRY_ASSIGN(const device::Buffer sink, device.allocate(4));
+  const int64_t bytes = data.num_bytes() / 8192 * 8192;
+  device::Stream& stream = device.stream();
+  TRY_ASSIGN(const Spread read, time_us(stream, [&] {
+               return kernels::cuda::launch_stream_read(data.data(),
+                                                        bytes,
+                                                        device.info().num_units,
+                                                        reinterpret_cast<uint32_t*>(sink.data()),
+                                                        stream);
+             }));
+  run.roof_ = static_cast<double>(bytes) / read.median * 1e-6;
+  run.print("stream_read", 0, bytes, read);
+  return run;
+}
+
+bool Run::wants(std::string_view what) const {
+  return names_.empty() || std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
+           return what.find(name) != std::string_view::npos;
+         });
+}
+
+void Run::print(std::string_view what, int64_t tokens, int64_t bytes, const Spread& us) const {
+  const double rate = static_cast<double>(bytes) / us.median * 1e-6;
+  fmt::print(
+      "{{\"what\":\"{}\",\"tokens\":{},\"bytes\":{},\"us\":{:.2f},\"us_low\":{:.2f},"
+      "\"us_high\":{:.2f},\"tb_per_s\":{:.3f},\"roof_tb_per_s\":{:.3f},\"share\":{:.3f}}}\n",
+      what,
+      tokens,
+      bytes,
+      us.median,
+      us.low,
+      us.high,
+      rate,
+      roof_,
+      rate / roof_);
+  std::fflush(stdout);
+}
+
+}  // namespace nibble::cuda_bench

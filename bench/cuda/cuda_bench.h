@@ -1,0 +1,46 @@
+// What the GPU benchmarks share: timing by graph replay, the read stream of the run, JSON lines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "device/device.h"
+
+namespace nibble::cuda_bench {
+
+struct Spread {
+  double median, low, high;
+};
+
+// Device time of what `enqueue` puts on the stream, over repeats.
+Result<Spread> time_us(device::Stream& stream, const std::function<Result<void>()>& enqueue);
+// The same for a graph of `count` steps; per step.
+Result<Spread> time_graph_us(device::Stream& stream,
+                             int32_t count,
+                             const std::function<Result<void>(int32_t)>& step);
+
+// A run of one program: its device, the read stream as roof, which measurements are wanted.
+class Run final {
+ public:
+  // `names`: parts of the names of the measurements wanted; none: all. Measures the read stream
+  // over `data` (at least 1 GB, device memory) and prints it.
+  static Result<Run> start(device::Device& device,
+                           const device::Buffer& data,
+                           std::vector<std::string> names);
+
+  bool wants(std::string_view what) const;
+  // Prints a line: `bytes` moved in `us` as a rate and as a share of the read stream.
+  void print(std::string_view what, int64_t tokens, int64_t bytes, const Spread& us) const;
+
+ private:
+  explicit Run(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  std::vector<std::string> names_;
+  double roof_ = 0;  // TB/s
+};
+
+}  // namespace nibble::cuda_bench

@@ -1,0 +1,41 @@
+// Quantising activations to E4M3 with power-of-two scales. Device code only.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+namespace nibble::kernels::cuda {
+
+// The scale of a group with largest magnitude `amax`: max(amax, 1e-4) / 448 rounded up to a power
+// of two, as an exponent with bias 127. Source: spec "kernels" 8.2.
+__device__ __forceinline__ uint32_t e4m3_scale_exponent(float amax) {
+  constexpr float kMaxE4m3 = 448.0f, kMinAmax = 1e-4f;
+  const uint32_t ratio = __float_as_uint(__fdiv_rn(fmaxf(amax, kMinAmax), kMaxE4m3));
+  return (ratio >> 23) + ((ratio & 0x7FFFFFU) != 0 ? 1 : 0);
+}
+__device__ __forceinline__ float power_of_two(uint32_t exponent) {
+  return __uint_as_float(exponent << 23);
+}
+// The reciprocal of power_of_two(), for exponents 1 .. 253.
+__device__ __forceinline__ float inverse_power_of_two(uint32_t exponent) {
+  return __uint_as_float((254 - exponent) << 23);
+}
+
+// Two E4M3 codes, the first in the low byte; nearest even, saturating.
+__device__ __forceinline__ uint32_t to_e4m3x2(float first, float second) {
+  return __nv_cvt_float2_to_fp8x2({first, second}, __NV_SATFINITE, __NV_E4M3);
+}
+__device__ __forceinline__ uint32_t to_e4m3x4(const float (&v)[4], float factor) {
+  return to_e4m3x2(v[0] * factor, v[1] * factor) | to_e4m3x2(v[2] * factor, v[3] * factor) << 16;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(~0U, value, step));
+  }
+  return value;
+}
+
+}  // namespace nibble::kernels::cuda

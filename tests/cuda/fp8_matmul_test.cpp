@@ -1,0 +1,309 @@
+// The dense FP8 product against sums in double over what the codes mean.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "cuda/cuda_testing.h"
+#include "kernels/cuda/quantize/launch.h"
+#include "kernels/cuda/sm90/fp8_matmul/launch.h"
+#include "kernels/fp8_panel64.h"
+#include "quant/numeric.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+using cuda_testing::CudaTest;
+using cuda_testing::DeviceArray;
+using cuda_testing::gpu;
+using cuda_testing::HostFp8Rows;
+using cuda_testing::random_fp8;
+using cuda_testing::random_fp8_rows;
+
+// E4M3 products keep 13 bits below the largest of an instruction. Source: spec "h200-facts" 3.
+constexpr double kRelativeRms = 1e-3;
+
+struct DeviceWeight {
+  std::vector<float> rows;  // [n, k]
+  DeviceArray<std::byte> bytes;
+  PackedWeight packed;
+};
+
+DeviceWeight make_weight(const quant::QuantizedWeight& stored) {
+  const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = stored.n};
+  const PackedWeight host = pack_fp8_panel64({&source, 1}).value();
+  std::vector<float> rows(static_cast<size_t>(stored.n * stored.k));
+  unpack_weight(host, rows);
+  DeviceWeight weight{.rows = std::move(rows),
+                      .bytes = DeviceArray<std::byte>(
+                          std::vector<std::byte>(host.codes, host.codes + host.num_bytes())),
+                      .packed = {}};
+  weight.packed.format = host.format;
+  weight.packed.layout = host.layout;
+  weight.packed.n = host.n;
+  weight.packed.k = host.k;
+  weight.packed.codes = weight.bytes.data();
+  weight.packed.scales = weight.bytes.data() + (host.scales - host.codes);
+  return weight;
+}
+
+// Codes [m, k] and scales [m, k / 128], row after row.
+struct HostCodes {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+};
+
+// Rows in the blocks that dense products take, and back.
+size_t code_offset(size_t m, size_t t, size_t i) {
+  return i / 128 * static_cast<size_t>(fp8_block_bytes(static_cast<int64_t>(m))) +
+         (i % 128 / 16 * m + t) * 16 + i % 16;
+}
+size_t scale_offset(size_t m, size_t t, size_t block) {
+  return block * static_cast<size_t>(fp8_block_bytes(static_cast<int64_t>(m))) + m * 128 + t * 4;
+}
+std::vector<uint8_t> to_blocks(const std::vector<uint8_t>& codes,
+                               const std::vector<float>& scales,
+                               size_t m) {
+  const size_t k = codes.size() / m;
+  std::vector<uint8_t> blocks(k / 128 *
+                              static_cast<size_t>(fp8_block_bytes(static_cast<int64_t>(m))));
+  for (size_t t = 0; t < m; ++t) {
+    for (size_t i = 0; i < k; ++i) blocks[code_offset(m, t, i)] = codes[t * k + i];
+    for (size_t b = 0; b < k / 128; ++b) {
+      std::memcpy(blocks.data() + scale_offset(m, t, b), &scales[t * (k / 128) + b], 4);
+    }
+  }
+  return blocks;
+}
+HostCodes from_blocks(const std::vector<uint8_t>& blocks, size_t m) {
+  const size_t k =
+      blocks.size() / static_cast<size_t>(fp8_block_bytes(static_cast<int64_t>(m))) * 128;
+  HostCodes rows{.codes = std::vector<uint8_t>(m * k), .scales = std::vector<float>(m * k / 128)};
+  for (size_t t = 0; t < m; ++t) {
+    for (size_t i = 0; i < k; ++i) rows.codes[t * k + i] = blocks[code_offset(m, t, i)];
+    for (size_t b = 0; b < k / 128; ++b) {
+      std::memcpy(&rows.scales[t * (k / 128) + b], blocks.data() + scale_offset(m, t, b), 4);
+    }
+  }
+  return rows;
+}
+std::byte* bytes(const DeviceArray<uint8_t>& array) {
+  return reinterpret_cast<std::byte*>(array.data());
+}
+
+// The partial sums [splits, m, n] as they are.
+std::vector<float> run_sums(const DeviceWeight& weight,
+                            const HostFp8Rows& x,
+                            int32_t m,
+                            int32_t groups = 1,
+                            int32_t splits = 1) {
+  const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
+  const DeviceArray<float> y(static_cast<size_t>(splits * m * weight.packed.n));
+  launch_fp8_matmul_sm90({.x = bytes(blocks),
+                          .m = m,
+                          .weight = &weight.packed,
+                          .groups = groups,
+                          .splits = splits,
+                          .y = y.data(),
+                          .num_units = gpu()->info().num_units},
+                         gpu()->stream())
+      .value();
+  return y.to_host();
+}
+
+HostCodes run_codes(const DeviceWeight& weight, const HostFp8Rows& x, int32_t m, int32_t groups) {
+  const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
+  const DeviceArray<uint8_t> y(static_cast<size_t>(weight.packed.n / 128 * fp8_block_bytes(m)));
+  launch_fp8_matmul_sm90({.x = bytes(blocks),
+                          .m = m,
+                          .weight = &weight.packed,
+                          .groups = groups,
+                          .y_fp8 = bytes(y),
+                          .num_units = gpu()->info().num_units},
+                         gpu()->stream())
+      .value();
+  return from_blocks(y.to_host(), static_cast<size_t>(m));
+}
+
+// What quantising [rows, 128]-groups of f32 on the host gives.
+HostCodes quantize(const std::vector<float>& values) {
+  HostCodes out;
+  for (size_t begin = 0; begin < values.size(); begin += 128) {
+    float amax = 1e-4f;
+    for (size_t i = begin; i < begin + 128; ++i) amax = std::max(amax, std::abs(values[i]));
+    const float scale = quant::exp2_int(quant::ceil_log2(amax / 448.0f));
+    out.scales.push_back(scale);
+    for (size_t i = begin; i < begin + 128; ++i) {
+      out.codes.push_back(quant::f32_to_e4m3(values[i] / scale));
+    }
+  }
+  return out;
+}
+
+class Fp8MatMul : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (gpu() != nullptr && gpu()->info().sm != 90) GTEST_SKIP() << "needs sm_90";
+  }
+};
+
+struct Case {
+  int64_t n, k;
+  int32_t m, groups, splits;
+};
+
+TEST_F(Fp8MatMul, EqualsTheSumsInDouble) {
+  const Case cases[] = {{64, 256, 1, 1, 1},
+                        {192, 512, 2, 1, 1},
+                        {64, 768, 3, 1, 1},
+                        {128, 1024, 5, 1, 2},
+                        {256, 2048, 8, 1, 4},
+                        {512, 512, 9, 4, 1},
+                        {320, 1024, 11, 1, 1},
+                        {512, 1024, 16, 8, 2},
+                        {64, 8192, 1, 1, 1},
+                        {128, 8192, 16, 1, 2},
+                        {192, 8192, 7, 1, 4},
+                        {24576, 256, 1, 1, 1},
+                        {17024, 512, 4, 2, 2}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " m " << c.m << " groups " << c.groups
+                                      << " splits " << c.splits);
+    const DeviceWeight weight = make_weight(random_fp8(c.n, c.k, 7));
+    const HostFp8Rows x = random_fp8_rows(c.m, c.groups * c.k, 8);
+    const std::vector<float> parts = run_sums(weight, x, c.m, c.groups, c.splits);
+    double error = 0, size = 0;
+    for (int64_t t = 0; t < c.m; ++t) {
+      for (int64_t row = 0; row < c.n; ++row) {
+        const int64_t group = row / (c.n / c.groups);
+        const double* const v = x.values.data() + (t * c.groups + group) * c.k;
+        const float* const w = weight.rows.data() + row * c.k;
+        double expected = 0, found = 0;
+        for (int64_t i = 0; i < c.k; ++i) expected += static_cast<double>(w[i]) * v[i];
+        for (int64_t s = 0; s < c.splits; ++s) {
+          found += static_cast<double>(parts[static_cast<size_t>((s * c.m + t) * c.n + row)]);
+        }
+        error += (found - expected) * (found - expected);
+        size += expected * expected;
+      }
+    }
+    EXPECT_LT(std::sqrt(error / size), kRelativeRms);
+  }
+}
+
+// Bit for bit: a token alone, among 8 and among 16.
+TEST_F(Fp8MatMul, ATokenDoesNotDependOnItsNeighbours) {
+  constexpr int64_t kN = 256, kK = 2048;
+  const DeviceWeight weight = make_weight(random_fp8(kN, kK, 9));
+  const HostFp8Rows x = random_fp8_rows(16, kK, 10);
+  const std::vector<float> all = run_sums(weight, x, 16, 1, 2);
+  for (const int32_t m : {1, 3, 8, 11}) {
+    HostFp8Rows first = x;
+    first.codes.resize(static_cast<size_t>(m * kK));
+    first.scales.resize(static_cast<size_t>(m * kK / 128));
+    const std::vector<float> y = run_sums(weight, first, m, 1, 2);
+    for (int64_t split = 0; split < 2; ++split) {
+      const auto own = y.begin() + split * m * kN;
+      const auto among = all.begin() + split * 16 * kN;
+      EXPECT_TRUE(std::equal(own, own + m * kN, among)) << m << " split " << split;
+    }
+  }
+}
+
+// Codes and scales are those of the f32 sums, which the same product gives.
+TEST_F(Fp8MatMul, QuantizesItsResults) {
+  const Case cases[] = {{128, 256, 1, 1, 1},
+                        {256, 1024, 3, 2, 1},
+                        {512, 512, 8, 1, 1},
+                        {1024, 512, 16, 4, 1},
+                        {33792, 256, 2, 1, 1}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " m " << c.m);
+    const DeviceWeight weight = make_weight(random_fp8(c.n, c.k, 11));
+    const HostFp8Rows x = random_fp8_rows(c.m, c.groups * c.k, 12);
+    const HostCodes expected = quantize(run_sums(weight, x, c.m, c.groups));
+    const HostCodes found = run_codes(weight, x, c.m, c.groups);
+    EXPECT_EQ(found.scales, expected.scales);
+    EXPECT_EQ(found.codes, expected.codes);
+  }
+}
+
+TEST_F(Fp8MatMul, KeepsANanToItsRowAndItsToken) {
+  quant::QuantizedWeight stored = random_fp8(128, 256, 13);
+  stored.codes[5 * 256 + 70] = std::byte{0x7F};
+  const DeviceWeight weight = make_weight(stored);
+  HostFp8Rows x = random_fp8_rows(3, 256, 14);
+  x.codes[256 + 9] = 0xFF;
+  const std::vector<float> y = run_sums(weight, x, 3);
+  for (size_t t = 0; t < 3; ++t) {
+    for (size_t row = 0; row < 128; ++row) {
+      EXPECT_EQ(std::isnan(y[t * 128 + row]), t == 1 || row == 5) << t << " " << row;
+    }
+  }
+}
+
+// The same result every time, with the rings refilled many times over.
+TEST_F(Fp8MatMul, RepeatsBitForBit) {
+  const DeviceWeight weight = make_weight(random_fp8(4096, 4096, 15));
+  const HostFp8Rows x = random_fp8_rows(4, 4096, 16);
+  const std::vector<float> first = run_sums(weight, x, 4, 1, 2);
+  for (int32_t i = 0; i < 50; ++i) ASSERT_EQ(run_sums(weight, x, 4, 1, 2), first) << i;
+}
+
+using QuantizeSums = CudaTest;
+
+std::vector<float> random_values(size_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 4.0f);
+  std::vector<float> values(size);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+HostCodes run_quantize_sums(const std::vector<float>& sums, QuantizeSumsArgs args) {
+  const DeviceArray<float> device_sums(sums);
+  const int64_t columns = args.swiglu ? args.n / 2 : args.n;
+  const DeviceArray<uint8_t> y(static_cast<size_t>(columns / 128 * fp8_block_bytes(args.m)));
+  args.sums = device_sums.data();
+  args.y = bytes(y);
+  launch_quantize_sums(args, gpu()->stream()).value();
+  return from_blocks(y.to_host(), static_cast<size_t>(args.m));
+}
+
+TEST_F(QuantizeSums, AddsTheSplitsInOrder) {
+  for (const int32_t splits : {1, 2, 5}) {
+    constexpr int64_t kM = 3, kN = 384;
+    const std::vector<float> sums =
+        random_values(static_cast<size_t>(splits * kM * kN), static_cast<uint32_t>(splits));
+    std::vector<float> total(kM * kN, 0.0f);
+    for (size_t i = 0; i < sums.size(); ++i) total[i % total.size()] += sums[i];
+    const HostCodes expected = quantize(total);
+    const HostCodes found = run_quantize_sums(sums, {.splits = splits, .m = kM, .n = kN});
+    EXPECT_EQ(found.scales, expected.scales) << splits;
+    EXPECT_EQ(found.codes, expected.codes) << splits;
+  }
+}
+
+TEST_F(QuantizeSums, AppliesSwigluWithItsClamp) {
+  constexpr int64_t kM = 2, kHalf = 256;
+  const std::vector<float> sums = random_values(kM * 2 * kHalf, 17);
+  for (const float limit : {3.0f, 0.0f}) {
+    const HostCodes found =
+        run_quantize_sums(sums, {.m = kM, .n = 2 * kHalf, .swiglu = true, .limit = limit});
+    const double bound = limit > 0 ? static_cast<double>(limit) : INFINITY;
+    for (size_t i = 0; i < kM * kHalf; ++i) {
+      const size_t at = i / kHalf * 2 * kHalf + i % kHalf;
+      const double gate = std::min(static_cast<double>(sums[at]), bound);
+      const double up = std::clamp(static_cast<double>(sums[at + kHalf]), -bound, bound);
+      const double expected = gate / (1 + std::exp(-gate)) * up;
+      const double scale = static_cast<double>(found.scales[i / 128]);
+      const double value = static_cast<double>(quant::e4m3_to_f32(found.codes[i])) * scale;
+      // Half a step of a normal code is 2^-4 of it, of a subnormal one 2^-10 of the scale.
+      EXPECT_NEAR(value, expected, std::abs(expected) * 0x1.1p-4 + scale * 0x1.1p-10) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::kernels::cuda
