@@ -67,9 +67,11 @@ bool Configurations::spend(int64_t work) {
 }
 
 Error Configurations::too_ambiguous() const {
-  return exhausted(
-      "the grammar has too many readings of the text so far; make its alternatives and "
-      "repetitions more distinct");
+  return {Errc::kInvalidArgument,
+          "the grammar has too many readings of the text so far; make its alternatives and "
+          "repetitions more distinct",
+          "grammar_too_ambiguous",
+          {}};
 }
 
 // --- sets of stacks

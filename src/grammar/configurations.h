@@ -42,12 +42,12 @@ class Configurations final {
   ConfigurationId initial() const { return initial_; }
   bool can_end(ConfigurationId id) const { return at(id).can_end; }
 
-  // The configuration after `bytes`, kDead when they do not fit. kExhausted: the grammar is too
-  // ambiguous here, one byte took more than the permitted work.
+  // The configuration after `bytes`, kDead when they do not fit. kInvalidArgument: the grammar is
+  // too ambiguous here, one byte took more than the permitted work.
   Result<ConfigurationId> advance(ConfigurationId id, std::string_view bytes);
 
   // Bits of the tokens that fit; those for the end of the sequence are left to the caller. Valid
-  // until the next call. kExhausted as above.
+  // until the next call. kInvalidArgument as above.
   Result<std::span<const uint64_t>> mask(ConfigurationId id);
 
   // More is cached than permitted: time to keep_only() what is in use.

@@ -57,11 +57,12 @@ class Matcher final {
   ~Matcher();
 
   // Sets the bits of the allowed tokens, at least one, and clears all others.
-  // `words`: Vocabulary::num_mask_words(). kExhausted: the grammar is too ambiguous at this text.
+  // `words`: Vocabulary::num_mask_words(). kInvalidArgument with the reason
+  // "grammar_too_ambiguous": it has too many readings of the text so far.
   Result<void> fill_allowed(std::span<uint64_t> words);
 
-  // Takes a token. kInvalidArgument when it is not allowed; then nothing changes. kExhausted as
-  // above.
+  // Takes a token. kInvalidArgument when it is not allowed; then nothing changes. Too ambiguous
+  // as above.
   Result<void> accept(int32_t token_id);
   // Takes the last tokens back. num_tokens: at most those accepted.
   void rollback(int32_t num_tokens);

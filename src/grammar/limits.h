@@ -1,6 +1,6 @@
 // What one grammar may cost. Every limit is checked while compiling, except the work limits, which
-// hold for each step of a sequence. Exceeding one is kInvalidArgument at compile time, kExhausted
-// later.
+// hold for each step of a sequence. Exceeding one is kInvalidArgument, later
+// with the reason "grammar_too_ambiguous".
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Limits {
   int32_t max_recursion = 32;
   // Edges looked at for one byte, and for one token mask.
   int64_t max_work_per_byte = 200'000;
-  int64_t max_work_per_mask = 8'000'000;
+  int64_t max_work_per_mask = 1'000'000;
   // Configurations, their transitions and their masks that a grammar keeps between steps.
   int64_t max_cached_bytes = 16 << 20;
 };

@@ -191,6 +191,17 @@ TEST(StructuredOutput, FaultsNameTheKeyword) {
               HasSubstr(R"(keyword \"minProperties\" at \"/properties/a/minProperties\")"));
 }
 
+// Not a 429: trying again does not help.
+TEST(StructuredOutput, TooManyReadingsAreTheRequestsFault) {
+  TestServer server;
+  server.set_answer(std::string(2000, 'a'));
+  const TestResponse response = server.chat(
+      chat_body(R"(, "temperature": 0, "max_tokens": 1500, "regex": "(.{0,300}x?){0,300}b")"));
+  EXPECT_EQ(response.status, 400) << response.body;
+  EXPECT_EQ(text_at(json::parse(response.body).value(), "error.code"), "grammar_too_ambiguous");
+  EXPECT_EQ(response.headers.count("retry-after"), 0U);
+}
+
 TEST(StructuredOutput, ServesCompletions) {
   TestServer server;
   server.set_answer("Hello!");

@@ -122,9 +122,9 @@ def test_parallel_strict_calls_hold(client, model, is_streamed):
             jsonschema.validate(json.loads(arguments), schemas[name])
 
 
-def test_preempted_answers_are_those_of_a_request_alone(start_server, model):
-    """Greedy answers under --deterministic: many at once in a pool that holds a few, cold and warm."""
-    server = start_server("--deterministic", "--max-total-tokens", "1024", "--temperature", "0")
+def test_crowded_answers_are_those_of_a_request_alone(start_server, model):
+    """Greedy answers under --deterministic, many at once, with and without cached prefixes."""
+    server = start_server("--deterministic", "--temperature", "0")
     client = server.client()
     forms = [
         {"response_format": strict(PERSON)},
