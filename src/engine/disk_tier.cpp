@@ -416,12 +416,31 @@ class DiskTier final : public KvTier {
   std::thread worker_;  // last: starts when everything above exists
 };
 
+// The mode of the directory is changed and files are removed from it: neither may happen to what
+// belongs to others. A new directory is empty, one of ours has a key or pages.
+Result<void> check_is_ours(const Path& dir) {
+  std::error_code error;
+  bool has_others = false;
+  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_page = name.ends_with(".kv") || name.ends_with(".kv.part");
+    if (is_page || name == "key" || name == "key.part") return {};
+    has_others |= name != "lost+found";
+  }
+  if (error) return unavailable(fmt::format("{}: {}", dir.string(), error.message()));
+  if (!has_others) return {};
+  return invalid_argument(fmt::format(
+      "{}: holds files of others; name a new or an empty directory for the cache", dir.string()));
+}
+
 }  // namespace
 
 Result<SipKey> disk_tier_key(const Path& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return unavailable(fmt::format("{}: {}", dir.string(), error.message()));
+  TRY(check_is_ours(dir));
   if (::chmod(dir.c_str(), 0700) != 0) return io_error(dir, "set the mode to 0700");
   const Path path = dir / "key";
   SipKey key;

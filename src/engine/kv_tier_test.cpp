@@ -119,6 +119,19 @@ TEST_F(DiskTierTest, FilesAreTheOwnersAlone) {
   EXPECT_EQ(mode_of(dir_), 0700U);
 }
 
+// As when "/tmp" is named for the cache.
+TEST_F(DiskTierTest, DirectoriesOfOthersStayAsTheyAre) {
+  std::filesystem::create_directories(dir_);
+  std::filesystem::permissions(dir_, std::filesystem::perms(0755));
+  std::ofstream(dir_ / "letter.txt") << "x";
+  const auto refused = disk_tier_key(dir_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("holds files of others"), std::string::npos);
+  EXPECT_EQ(mode_of(dir_), 0755U);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "key"));
+}
+
 TEST_F(DiskTierTest, EveryChangedByteIsNoticed) {
   {
     const auto tier = open();
