@@ -576,10 +576,10 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
   }
   launch_dependents();
   __syncthreads();
-  wait_for_predecessors();
 
   if (group == 3) {
     give_registers_until<Shape::kFetchRegisters>();
+    if (!params.is_window_ready || !params.are_entries_ready) wait_for_predecessors();
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
       fetch_tiles<kIsFp8>(params,
                           item,
@@ -594,6 +594,7 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
     }
   } else if (group == 0) {
     give_registers_until<Shape::kWeighRegisters>();
+    if (!params.is_q_ready) wait_for_predecessors();
     uint32_t parity = 1;
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
       weigh_tiles<kSplits>(params, item, tiles_before, parity, base, memory, state);
@@ -605,6 +606,7 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
     }
   } else {
     take_registers_until<Shape::kSumRegisters>();
+    wait_for_predecessors();  // before `out` is written
     uint32_t parity = 0;
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
       float out[2][64] = {};

@@ -451,18 +451,19 @@ __device__ __forceinline__ void select_candidates(const TopKParams& params,
   cluster_wait();
 }
 
-// Writes the k best candidates as final indices. The first block.
+// Writes the k best of `total` candidates as final indices. The first block.
 template <int kChunks>
-__device__ __forceinline__ void select_from_candidates(const TopKParams& params,
-                                                       const TopKPart& part,
-                                                       int cluster,
-                                                       TopKState& state) {
+__device__ __forceinline__ void select_from_candidates(
+    const TopKParams& params, const TopKPart& part, int cluster, int total, TopKState& state) {
   uint32_t keys[kChunks * 4];
   int found[kChunks * 4];
 #pragma unroll
   for (int i = 0; i < kChunks * 4; ++i) {
     // Candidates lie in ascending order of index: by block, then as placed.
     const int position = position_of<kChunks>(i);
+    keys[i] = 0;
+    found[i] = 0;
+    if (position >= total) continue;
     int rank = 0, before = 0, through = 0;
     for (int r = 0; r < cluster; ++r) {
       through += static_cast<int>(state.num_candidates[r]);
@@ -471,8 +472,8 @@ __device__ __forceinline__ void select_from_candidates(const TopKParams& params,
       before = through;
     }
     const int64_t place = part.candidates + rank * params.k + (position - before);
-    keys[i] = rank < cluster ? __ldcg(params.candidate_keys + place) : 0;
-    found[i] = rank < cluster ? __ldcg(params.candidate_indices + place) : 0;
+    keys[i] = __ldcg(params.candidate_keys + place);
+    found[i] = __ldcg(params.candidate_indices + place);
   }
   int* const indices = params.indices + static_cast<int64_t>(part.row) * params.k;
   select_best<kChunks>(
@@ -538,11 +539,11 @@ __global__ void __launch_bounds__(kTopKThreads, 1) top_k(const TopKParams params
   int total = 0;
   for (int i = 0; i < cluster; ++i) total += static_cast<int>(state.num_candidates[i]);
   if (total <= kTopKChunk) {
-    select_from_candidates<1>(params, part, cluster, state);
+    select_from_candidates<1>(params, part, cluster, total, state);
   } else if (total <= 2 * kTopKChunk) {
-    select_from_candidates<2>(params, part, cluster, state);
+    select_from_candidates<2>(params, part, cluster, total, state);
   } else {
-    select_from_candidates<4>(params, part, cluster, state);
+    select_from_candidates<4>(params, part, cluster, total, state);
   }
 }
 
