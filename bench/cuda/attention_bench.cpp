@@ -1,0 +1,320 @@
+// Attention of DeepSeek-V4-Flash on a GPU: sparse attention over scattered keys, the indexer's
+// scores and selection. Graphs of dependent launches; keys and scores rotate through more memory
+// than the cache holds. Prints one JSON object per line. Arguments: parts of the names of the
+// measurements wanted.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/cuda_bench.h"
+#include "device/cuda.h"
+#include "kernels/cuda/sm90/indexer/launch.h"
+#include "kernels/cuda/sm90/sparse_attention/launch.h"
+#include "kernels/cuda/sm90/top_k/launch.h"
+#include "quant/numeric.h"
+
+namespace nibble {
+namespace {
+
+using namespace kernels;        // NOLINT: a program of its own
+using namespace kernels::cuda;  // NOLINT
+using cuda_bench::Run;
+using cuda_bench::Spread;
+using cuda_bench::time_graph_us;
+
+constexpr int32_t kHeads = 64;
+constexpr int64_t kWidth = 512, kKeyBytes = 1024, kFp8KeyBytes = 584;
+constexpr int64_t kDataBytes = int64_t{2} << 30;
+constexpr int32_t kPoolRows = 1 << 20;  // 1 GB of BF16 keys, 0.6 GB of FP8 keys
+// A graph touches so many keys, 330 MB in BF16 and 190 MB in FP8, before it comes back to the
+// first.
+constexpr int32_t kKeysTouched = 320 << 10;
+// A sequence's entries lie in so many rows: a context of 64K tokens at four tokens per entry.
+constexpr int32_t kSequenceRows = 16384;
+
+// Device memory handed out piece by piece.
+class Arena {
+ public:
+  static Result<Arena> make(device::Device& device, int64_t num_bytes) {
+    TRY_ASSIGN(device::Buffer buffer, device.allocate(num_bytes));
+    return Arena(device, std::move(buffer));
+  }
+  template <class T>
+  Result<T*> upload(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    std::byte* const to = take(bytes);
+    TRY(device::copy_to_device(to, values.data(), bytes, device_->stream()));
+    TRY(device::synchronize(device_->stream()));
+    return reinterpret_cast<T*>(to);
+  }
+  std::byte* take(int64_t num_bytes) {
+    std::byte* const part = buffer_.data() + used_;
+    used_ += (num_bytes + 255) / 256 * 256;
+    CHECK(used_ <= buffer_.num_bytes()) << used_;
+    return part;
+  }
+
+ private:
+  Arena(device::Device& device, device::Buffer buffer)
+      : device_(&device), buffer_(std::move(buffer)) {}
+  device::Device* device_;
+  device::Buffer buffer_;
+  int64_t used_ = 0;
+};
+
+// Random bytes that are finite as BF16 and as E4M3, repeated over `data`: what repeats is 64 MB, so
+// that the cache does not know it.
+Result<void> fill_random(device::Device& device, std::byte* data, int64_t num_bytes) {
+  constexpr int64_t kBlock = int64_t{64} << 20;
+  std::mt19937 random(1);
+  std::vector<uint16_t> block(kBlock / 2);
+  for (uint16_t& value : block) {
+    value = static_cast<uint16_t>((random() & 0x80FFU) | (0x3E00U + (random() & 0x100U)));
+    value = static_cast<uint16_t>(value & 0xFFF7U);
+  }
+  for (int64_t at = 0; at < num_bytes; at += kBlock) {
+    TRY(device::copy_to_device(
+        data + at, block.data(), std::min(kBlock, num_bytes - at), device.stream()));
+  }
+  return device::synchronize(device.stream());
+}
+
+// Normal values; a million of them, repeated.
+std::vector<uint16_t> random_bf16(int64_t size) {
+  constexpr int64_t kDistinct = 1 << 20;
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> values;
+  values.reserve(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) {
+    values.push_back(i < kDistinct ? quant::f32_to_bf16(normal(random))
+                                   : values[static_cast<size_t>(i - kDistinct)]);
+  }
+  return values;
+}
+
+// What a measurement lets a launch read while its predecessor runs.
+struct Ahead {
+  const char* name;
+  bool q, window, entries;
+};
+// CSA layers know q and the window before the selection ends; others know their keys before q.
+constexpr Ahead kAhead[] = {
+    {"nothing", false, false, false}, {"q_window", true, true, false}, {"keys", false, true, true}};
+
+// The window of each token: neighbouring rows.
+std::vector<int32_t> window_rows(size_t tokens, int32_t count, std::mt19937& random) {
+  std::vector<int32_t> rows;
+  for (size_t t = 0; t < tokens; ++t) {
+    const auto first = static_cast<int32_t>(random() % (kPoolRows - 128));
+    for (int32_t i = 0; i < std::max(count, 1); ++i) rows.push_back(first + i);
+  }
+  return rows;
+}
+
+// The selected entries of each token: ascending rows scattered over its sequence's.
+std::vector<int32_t> entry_rows(size_t tokens, int32_t count, std::mt19937& random) {
+  std::vector<int32_t> rows;
+  for (size_t t = 0; t < tokens; ++t) {
+    const auto first = static_cast<int32_t>(random() % (kPoolRows - kSequenceRows));
+    const auto begin = static_cast<ptrdiff_t>(rows.size());
+    for (int32_t i = 0; i < std::max(count, 1); ++i) {
+      rows.push_back(first + static_cast<int32_t>(random() % kSequenceRows));
+    }
+    std::sort(rows.begin() + begin, rows.end());
+  }
+  return rows;
+}
+
+struct AttentionShape {
+  int32_t tokens, window, entries;
+};
+
+Result<void> measure_attention(device::Device& device,
+                               const Run& run,
+                               const std::byte* pool,
+                               DType dtype,
+                               const AttentionShape& shape,
+                               const SparseAttentionShape* forced) {
+  const int32_t count = std::max(kKeysTouched / (shape.tokens * (shape.window + shape.entries)), 4);
+  TRY_ASSIGN(Arena arena, Arena::make(device, int64_t{512} << 20));
+  std::mt19937 random(static_cast<uint32_t>(shape.tokens));
+  const std::vector<uint16_t> q = random_bf16(shape.tokens * kHeads * kWidth);
+  TRY_ASSIGN(uint16_t* const device_q, arena.upload(q));
+  TRY_ASSIGN(float* const sink, arena.upload(std::vector<float>(kHeads, 0.5f)));
+  const auto tokens = static_cast<size_t>(shape.tokens);
+  TRY_ASSIGN(int32_t* const window_counts,
+             arena.upload(std::vector<int32_t>(tokens, shape.window)));
+  TRY_ASSIGN(int32_t* const entry_counts,
+             arena.upload(std::vector<int32_t>(tokens, shape.entries)));
+  std::byte* const out = arena.take(shape.tokens * kHeads * kWidth * 2);
+  std::vector<int32_t*> windows, entries;
+  for (int32_t i = 0; i < count; ++i) {
+    TRY_ASSIGN(int32_t* const window, arena.upload(window_rows(tokens, shape.window, random)));
+    TRY_ASSIGN(int32_t* const entry, arena.upload(entry_rows(tokens, shape.entries, random)));
+    windows.push_back(window);
+    entries.push_back(entry);
+  }
+  for (const Ahead& ahead : kAhead) {
+    const std::string what =
+        fmt::format("attention_{}_{}+{}_ahead_{}{}",
+                    dtype == DType::kBf16 ? "bf16" : "fp8",
+                    shape.window,
+                    shape.entries,
+                    ahead.name,
+                    forced == nullptr ? "" : fmt::format("_splits{}", forced->splits));
+    if (!run.wants(what)) continue;
+    const auto step = [&](int32_t i) -> Result<void> {
+      const DeviceSparseAttentionArgs args{
+          .q = device_q,
+          .window = {pool, windows[static_cast<size_t>(i)], window_counts, shape.window},
+          .entries = {pool, entries[static_cast<size_t>(i)], entry_counts, shape.entries},
+          .kv_dtype = dtype,
+          .sink = sink,
+          .scale = 1.0f / std::sqrt(512.0f),
+          .out = out,
+          .m = shape.tokens,
+          .heads = kHeads,
+          .num_units = device.info().num_units,
+          .is_q_ready = ahead.q,
+          .is_window_ready = ahead.window,
+          .are_entries_ready = ahead.entries,
+          .is_dependent = true};
+      return forced == nullptr
+                 ? launch_sparse_attention_sm90(args, device.stream())
+                 : launch_sparse_attention_sm90_shaped(args, *forced, device.stream());
+    };
+    TRY_ASSIGN(const Spread us, time_graph_us(device.stream(), count, step));
+    const int64_t keys = int64_t{shape.tokens} * (shape.window + shape.entries);
+    const int64_t bytes = keys * (dtype == DType::kBf16 ? kKeyBytes : kFp8KeyBytes) +
+                          shape.tokens * kHeads * kWidth * 4;
+    run.print(what, shape.tokens, bytes, us);
+  }
+  return {};
+}
+
+Result<void> measure_all_attention(device::Device& device, const Run& run, const std::byte* pool) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    for (const int32_t tokens : {1, 2, 4, 16, 64, 256}) {
+      TRY(measure_attention(device, run, pool, dtype, {tokens, 128, 512}, nullptr));
+    }
+    TRY(measure_attention(device, run, pool, dtype, {1, 128, 0}, nullptr));
+    TRY(measure_attention(device, run, pool, dtype, {1, 128, 1024}, nullptr));
+    TRY(measure_attention(device, run, pool, dtype, {2048, 128, 512}, nullptr));
+  }
+  return {};
+}
+
+// Normal scores, 64 MB of them repeated.
+Result<void> fill_scores(device::Device& device, std::byte* data) {
+  constexpr int64_t kBlock = int64_t{64} << 20;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> block(kBlock / 4);
+  for (float& value : block) value = normal(random);
+  for (int64_t at = 0; at < kDataBytes; at += kBlock) {
+    TRY(device::copy_to_device(data + at, block.data(), kBlock, device.stream()));
+  }
+  return device::synchronize(device.stream());
+}
+
+Result<void> measure_top_k(device::Device& device, const Run& run, std::byte* data) {
+  TRY(fill_scores(device, data));
+  TRY_ASSIGN(Arena arena, Arena::make(device, int64_t{16} << 20));
+  for (const int32_t k : {512, 1024}) {
+    for (const int32_t entries : {4096, 8192, 16384, 65536, 131072, 262144}) {
+      const std::string what = fmt::format("top_{}_of_{}", k, entries);
+      if (!run.wants(what)) continue;
+      const int32_t count =
+          std::min(512, static_cast<int32_t>((int64_t{320} << 20) / (4 * entries)));
+      TRY_ASSIGN(int32_t* const counts, arena.upload(std::vector<int32_t>(1, entries)));
+      std::byte* const workspace = arena.take(top_k_workspace_bytes(1, k, entries) + 16);
+      auto* const indices = reinterpret_cast<int32_t*>(arena.take(4 * k));
+      const int64_t stride = kDataBytes / count / 256 * 256;
+      TRY_ASSIGN(const Spread us, time_graph_us(device.stream(), count, [&](int32_t i) {
+                   return launch_top_k({.scores = reinterpret_cast<const float*>(data + i * stride),
+                                        .counts = counts,
+                                        .columns = entries,
+                                        .m = 1,
+                                        .k = k,
+                                        .indices = indices,
+                                        .workspace = workspace,
+                                        .is_dependent = true},
+                                       device.stream());
+                 }));
+      run.print(what, 1, int64_t{entries} * 4, us);
+    }
+  }
+  return {};
+}
+
+Result<void> measure_scores(device::Device& device, const Run& run, const std::byte* data) {
+  constexpr int32_t kIndexKeyBytes = 256, kEntriesPerPage = 64;
+  TRY_ASSIGN(Arena arena, Arena::make(device, int64_t{256} << 20));
+  std::mt19937 random(2);
+  TRY_ASSIGN(uint16_t* const device_q, arena.upload(random_bf16(16 * 64 * 128)));
+  TRY_ASSIGN(float* const weights, arena.upload(std::vector<float>(16 * 64, 0.3f)));
+  for (const int32_t tokens : {1, 16}) {
+    for (const int32_t entries : {4096, 16384, 65536, 262144}) {
+      const std::string what = fmt::format("scores_of_{}", entries);
+      if (!run.wants(what) || (tokens == 16 && entries > 65536)) continue;
+      const int32_t pages_per_token = entries / kEntriesPerPage;
+      const auto pool_pages = static_cast<uint32_t>(kDataBytes / kIndexKeyBytes / kEntriesPerPage);
+      const int32_t count = 16;
+      TRY_ASSIGN(int32_t* const counts,
+                 arena.upload(std::vector<int32_t>(static_cast<size_t>(tokens), entries)));
+      std::vector<int32_t*> tables;
+      for (int32_t i = 0; i < count; ++i) {
+        std::vector<int32_t> pages(static_cast<size_t>(tokens * pages_per_token));
+        for (int32_t& page : pages) page = static_cast<int32_t>(random() % pool_pages);
+        TRY_ASSIGN(int32_t* const table, arena.upload(pages));
+        tables.push_back(table);
+      }
+      auto* const scores = reinterpret_cast<float*>(arena.take(int64_t{tokens} * entries * 4));
+      TRY_ASSIGN(const Spread us, time_graph_us(device.stream(), count, [&](int32_t i) {
+                   return launch_indexer_score_sm90(
+                       {.q = device_q,
+                        .head_weights = weights,
+                        .keys = {.pool = data,
+                                 .pages = tables[static_cast<size_t>(i)],
+                                 .counts = counts,
+                                 .max_pages = pages_per_token,
+                                 .entries_per_page = kEntriesPerPage},
+                        .scores = scores,
+                        .columns = entries,
+                        .m = tokens,
+                        .heads = 64,
+                        .num_units = device.info().num_units,
+                        .is_dependent = true},
+                       device.stream());
+                 }));
+      const int64_t all = int64_t{tokens} * entries;
+      run.print(what, tokens, all * (kIndexKeyBytes + 4), us);
+    }
+  }
+  return {};
+}
+
+Result<void> run_all(std::vector<std::string> names) {
+  TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
+  TRY_ASSIGN(const device::Buffer data, device->allocate(kDataBytes));
+  TRY(fill_random(*device, data.data(), kDataBytes));
+  TRY_ASSIGN(const Run run, Run::start(*device, data, std::move(names)));
+  TRY(measure_all_attention(*device, run, data.data()));
+  TRY(measure_scores(*device, run, data.data()));
+  return measure_top_k(*device, run, data.data());
+}
+
+}  // namespace
+}  // namespace nibble
+
+int main(int argc, char** argv) {
+  const nibble::Result<void> ran = nibble::run_all({argv + 1, argv + argc});
+  if (ran.ok()) return 0;
+  fmt::print("{}\n", ran.error().message);
+  return 1;
+}
