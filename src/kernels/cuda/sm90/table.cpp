@@ -8,7 +8,7 @@ namespace {
 
 using quant::Format;
 
-// Where tests/cuda last passed, with the sanitizers of the toolkit.
+// Where tests/cuda last passed, with the sanitizers of `tools/gpu run sanitize`.
 constexpr std::string_view kH200Verified = "NVIDIA H200, 2026-11-29";
 
 // clang-format off
