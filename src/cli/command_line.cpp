@@ -451,10 +451,9 @@ void add_scheduling(CLI::App& app, ServeFlags& flags) {
       ->group(group);
   app.add_option("--max-queue-wait-ms",
                  flags.max_queue_wait_ms,
-                 "Expected wait of a new request before 429; 0: any")
+                 "Expected wait of a new request before 429; default: what a request takes; 0: any")
       ->check(range(0, 86'400'000))
       ->type_name("MS")
-      ->capture_default_str()
       ->group(group);
   app.add_option("--max-running-requests",
                  flags.max_running_requests,

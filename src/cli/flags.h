@@ -152,7 +152,7 @@ struct ServeFlags {
   std::vector<std::string> served_model_names;  // empty: the directory's name
   int32_t max_connections = 512;
   int32_t max_queued_requests = 256;
-  int32_t max_queue_wait_ms = 1000;  // 0: any
+  std::optional<int32_t> max_queue_wait_ms;  // absent: what a request takes; 0: any
   int32_t max_running_requests = 0;  // 0: planned from memory
   int32_t prefill_chunk_tokens = 512;
   int32_t max_itl_ms = 150;

@@ -45,6 +45,11 @@ Path dump_dir(const ServeFlags& flags) {
   return flags.crash_dump_dir.value_or(failed ? Path("/tmp") : fallback);
 }
 
+std::optional<Duration> max_queue_wait(const ServeFlags& flags) {
+  if (!flags.max_queue_wait_ms) return std::nullopt;
+  return std::chrono::milliseconds(*flags.max_queue_wait_ms);
+}
+
 server::ServerConfig server_config(const ServeFlags& flags) {
   server::ServerConfig config;
   config.http.host = flags.host;
@@ -103,7 +108,7 @@ Result<void> run_serve(const ServeFlags& flags) {
   TRY_ASSIGN(session,
              open_session(flags.model,
                           {.max_queued_requests = flags.max_queued_requests,
-                           .max_queue_wait = std::chrono::milliseconds(flags.max_queue_wait_ms),
+                           .max_queue_wait = max_queue_wait(flags),
                            .max_running_requests = flags.max_running_requests,
                            .prefill_chunk_tokens = flags.prefill_chunk_tokens,
                            .max_gap = std::chrono::milliseconds(flags.max_itl_ms)},

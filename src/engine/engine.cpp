@@ -73,7 +73,9 @@ class Engine::Impl final {
       if (num_queued() >= max_queued_) {
         return exhausted(fmt::format("the queue is full: {} requests are waiting", max_queued_));
       }
-      TRY(queue_wait_.admit(queue_state(), waiting_request(request)));
+      if (!request.joins_accepted) {
+        TRY(queue_wait_.admit(queue_state(), waiting_request(request)));
+      }
       if (!live_ids_.insert(request.id).second) {
         Error error = invalid_argument("request_id: another live request has the same id");
         error.param = "request_id";

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace nibble::engine {
 
 struct EngineConfig {
   int32_t max_queued_requests = 256;
-  Duration max_queue_wait{};         // expected of a new request; 0: any
+  // Expected of a new request; 0: any; absent: about what a request takes.
+  std::optional<Duration> max_queue_wait = Duration::zero();
   int32_t max_running_requests = 1;  // programs that plan memory: 0 is planned, too
   int32_t max_context = 0;           // 0: the model's
   int32_t prefill_chunk_tokens = 512;

@@ -61,16 +61,20 @@ std::optional<Duration> QueueWait::expected(const QueueState& state,
 Result<void> QueueWait::admit(const QueueState& state, const WaitingRequest& next) const {
   const int32_t num_ends = num_to_end_first(state, next);
   if (max_wait_ == Duration::zero() || num_ends <= 1) return {};
-  if (num_busy_ends_ == 0 && num_ends <= num_at_a_time(state)) return {};
-  const std::optional<Duration> wait = expected(state, next);
-  if (wait && *wait <= max_wait_) return {};
+  const bool is_known = max_wait_ && num_busy_ends_ > 0;
+  if (!is_known && num_ends <= num_at_a_time(state)) return {};
+  const std::optional<Duration> wait = max_wait_ ? expected(state, next) : std::nullopt;
+  if (!wait) {
+    return exhausted(fmt::format("the queue is full: {} requests are waiting, {} run at a time",
+                                 state.waiting.size(),
+                                 num_at_a_time(state)));
+  }
+  if (*wait <= *max_wait_) return {};
   return exhausted(
-      wait ? fmt::format("the queue is full: a request would wait about {:.3g} s, at most {:.3g} s "
-                         "are allowed",
-                         to_seconds(*wait),
-                         to_seconds(max_wait_))
-           : fmt::format("the queue is full: {} requests are waiting, and none has ended yet",
-                         state.waiting.size()));
+      fmt::format("the queue is full: a request would wait about {:.3g} s, at most {:.3g} s are "
+                  "allowed",
+                  to_seconds(*wait),
+                  to_seconds(*max_wait_)));
 }
 
 std::optional<double> QueueWait::seconds_between_ends(const QueueState& state,

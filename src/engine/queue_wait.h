@@ -43,16 +43,17 @@ struct EndedRequest {
 class QueueWait final {
  public:
   // num_slots: requests that run at a time. max_wait: the expected wait that admit() accepts; 0:
-  // any.
-  QueueWait(int32_t num_slots, Duration max_wait) : num_slots_(num_slots), max_wait_(max_wait) {}
+  // any; absent: what a request takes, so that waiting at most doubles it.
+  QueueWait(int32_t num_slots, std::optional<Duration> max_wait)
+      : num_slots_(num_slots), max_wait_(max_wait) {}
 
   void observe(const EndedRequest& ended);
 
   // Zero when it would start at once. Nothing when no request has ended yet.
   std::optional<Duration> expected(const QueueState& state, const WaitingRequest& next) const;
 
-  // kExhausted when `next` would wait longer than allowed. The first in line is always let in;
-  // until one has ended since the queue formed, as many may wait as run.
+  // kExhausted when `next` would wait longer than allowed. The first in line is always let in.
+  // Without a stated wait, and until one has ended since the queue formed, as many may wait as run.
   Result<void> admit(const QueueState& state, const WaitingRequest& next) const;
 
  private:
@@ -62,7 +63,7 @@ class QueueWait final {
                                              const WaitingRequest& next) const;
 
   const int32_t num_slots_;
-  const Duration max_wait_;
+  const std::optional<Duration> max_wait_;
   std::optional<double> seconds_per_work_;  // of every request; a moving average
   int32_t num_idle_ends_ = 0;               // in a row; as many as there are slots end a busy time
   // Of those that ended since the queue formed.

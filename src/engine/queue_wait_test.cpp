@@ -98,6 +98,19 @@ TEST(QueueWait, AdmitsAsManyAsRunBeforeItKnows) {
   EXPECT_FALSE(wait.admit({.waiting = four, .num_running = 4}, {.owner = "a"}).ok());
 }
 
+TEST(QueueWait, AdmitsAsManyAsRunWithoutAStatedWait) {
+  QueueWait wait(4, std::nullopt);
+  wait.observe({.service = seconds(100), .is_busy = true});
+  std::vector<WaitingRequest> queue = waiting(3, "a");
+  EXPECT_TRUE(wait.admit({.waiting = queue, .num_running = 4}, {.owner = "a"}).ok());
+  queue = waiting(4, "a");
+  const Result<void> fifth = wait.admit({.waiting = queue, .num_running = 4}, {.owner = "a"});
+  ASSERT_FALSE(fifth.ok());
+  EXPECT_EQ(fifth.error().message, "the queue is full: 4 requests are waiting, 4 run at a time");
+  // Who has not had a turn is not behind all of them.
+  EXPECT_TRUE(wait.admit({.waiting = queue, .num_running = 4}, {.owner = "b"}).ok());
+}
+
 TEST(QueueWait, AdmitsAllWithoutABound) {
   QueueWait wait(1, Duration::zero());
   wait.observe({.service = seconds(100), .is_busy = true});
@@ -108,7 +121,7 @@ TEST(QueueWait, AdmitsAllWithoutABound) {
 // Requests that arrive ten times as fast as the engine core can serve them, on a fake clock.
 class Overload final {
  public:
-  explicit Overload(Duration max_wait) : wait_(kNumSlots, max_wait) {
+  explicit Overload(std::optional<Duration> max_wait) : wait_(kNumSlots, max_wait) {
     auto runner = std::make_unique<testing::FakeModelRunner>(
         testing::FakeModelOptions{.vocab_size = kVocab,
                                   .num_slots = kNumSlots,
@@ -144,6 +157,8 @@ class Overload final {
     finish_all();
   }
 
+  // Of the longest requests: a step for each token, the first one also reads the prompt.
+  static double longest_service_seconds() { return to_seconds(kStepTime) * kMeanTokens * 3 / 2; }
   int32_t num_refused() const { return num_refused_; }
   int64_t num_tokens_in_time() const { return num_tokens_in_time_; }
   double longest_wait_seconds() const { return *std::ranges::max_element(waits_); }
@@ -221,6 +236,17 @@ TEST(QueueWait, KeepsWaitsShortUnderTenTimesTheLoad) {
   EXPECT_GT(unbounded.median_wait_seconds(), 20 * to_seconds(kMaxWait));
   // Nine of ten cannot be served in time; the machine is as busy as without the bound.
   EXPECT_GT(bounded.num_refused(), kNumArrivals * 8 / 10);
+  EXPECT_GE(bounded.num_tokens_in_time(), unbounded.num_tokens_in_time() * 19 / 20);
+}
+
+// Without a stated wait nobody waits longer than the longest request takes.
+TEST(QueueWait, WaitsAtMostDoubleWhatRequestsTakeUnderTenTimesTheLoad) {
+  constexpr int32_t kNumArrivals = 4000;
+  Overload unbounded(Duration::zero());
+  unbounded.run(kNumArrivals);
+  Overload bounded(std::nullopt);
+  bounded.run(kNumArrivals);
+  EXPECT_LE(bounded.longest_wait_seconds(), Overload::longest_service_seconds());
   EXPECT_GE(bounded.num_tokens_in_time(), unbounded.num_tokens_in_time() * 19 / 20);
 }
 

@@ -62,6 +62,8 @@ struct Request {
   // How long it may wait to run for the first time; then it ends with kError, reason
   // "queue_timeout". 0: as the engine is configured.
   Duration queue_timeout{};
+  // Another choice of a request that was accepted: the expected wait does not refuse it.
+  bool joins_accepted = false;
   // What the output must look like; null: anything. Shared with other requests of the same
   // constraint. The output ends when the grammar does, also under ignore_eos and min_tokens.
   std::shared_ptr<const grammar::Grammar> grammar;

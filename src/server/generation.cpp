@@ -180,6 +180,7 @@ Result<void> Generation::submit_all() {
   const auto mailbox = std::make_shared<Mailbox>(weak_from_this(), context_.io);
   for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     std::string id = plan_.sequences[i].id;
+    plan_.sequences[i].joins_accepted = i > 0;
     auto sink = [mailbox, index = static_cast<int32_t>(i)](engine::Output&& output) {
       mailbox->push(index, std::move(output));
     };

@@ -422,6 +422,13 @@ TEST(ChatCompletions, GivesSeveralChoices) {
   EXPECT_EQ(num_finishes, 2);
 }
 
+// As many may wait as run, which is one here; the choices of one request count as one.
+TEST(ChatCompletions, AcceptsAllChoicesTogether) {
+  TestServer server({.engine = {.max_queue_wait = std::nullopt, .eos_token_ids = {kTinyEos}}});
+  const json::Value body = server.chat_json(chat_body(R"(, "n": 8)"));
+  EXPECT_EQ(at(body, "choices").as_array()->size(), 8U);
+}
+
 TEST(ChatCompletions, RemarksThatSamplingActsWhileThinking) {
   TestServer server;
   const TestResponse thinking =
