@@ -26,10 +26,6 @@ Error api_error(Errc code, std::string message, std::string reason) {
   return {code, std::move(message), std::move(reason), {}};
 }
 
-std::string reason_of(const Error& error) {
-  return error.reason.empty() ? errc_name(error.code) : error.reason;
-}
-
 // What a client's `field` asks for, within the operator's limit; 0: no limit.
 Result<Duration> timeout_of(const HttpRequest& request, std::string_view field, Duration limit) {
   constexpr int64_t kMaxMilliseconds = 86'400'000;
@@ -491,7 +487,7 @@ HttpResponse Api::error_answer(const Error& error) const {
 }
 
 void Api::refuse(const Exchange& exchange, const Route& route, const Error& error) {
-  metrics_.on_rejected(reason_of(error));
+  metrics_.on_rejected(error_name(error));
   Exchange open = exchange;
   HttpResponse response = error_answer(error);
   if (route.adapt_error != nullptr) {

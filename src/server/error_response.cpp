@@ -66,6 +66,12 @@ int http_status(const Error& error) {
   return http_status(error.code);
 }
 
+std::string error_name(const Error& error) {
+  if (!error.reason.empty()) return error.reason;
+  const std::string_view code = default_code(error.code);
+  return std::string(code.empty() ? errc_name(error.code) : code);
+}
+
 json::Object error_body(int status, const Error& error) {
   const std::string_view code = error.reason.empty() ? default_code(error.code) : error.reason;
   json::Object fields = json::make_object({{"message", error.message},

@@ -17,6 +17,10 @@ int http_status(Errc code);
 // With the reasons that have a status of their own: a deadline, an abort.
 int http_status(const Error& error);
 
+// What errors are called in metrics and logs: the code that clients see, or that of the error's
+// class where they see none.
+std::string error_name(const Error& error);
+
 // The `error` object in its envelope. An empty param or code becomes null.
 json::Object error_body(int status, const Error& error);
 

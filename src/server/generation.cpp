@@ -172,7 +172,7 @@ Generation::Generation(GenerationContext& context,
       plan_(std::move(plan)),
       exchange_(std::move(exchange)),
       received_at_(received_at),
-      last_output_(plan_.sequences.size()),
+      choices_(plan_.sequences.size()),
       record_{.stream = plan_.stream, .num_choices = static_cast<int32_t>(plan_.sequences.size())},
       crash_scope_(exchange_.request_id()) {}
 
@@ -180,6 +180,7 @@ Result<void> Generation::submit_all() {
   const auto mailbox = std::make_shared<Mailbox>(weak_from_this(), context_.io);
   for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     std::string id = plan_.sequences[i].id;
+    const auto num_prompt = static_cast<int64_t>(plan_.sequences[i].prompt_ids.size());
     plan_.sequences[i].joins_accepted = i > 0;
     auto sink = [mailbox, index = static_cast<int32_t>(i)](engine::Output&& output) {
       mailbox->push(index, std::move(output));
@@ -187,6 +188,7 @@ Result<void> Generation::submit_all() {
     Result<void> submitted = context_.engine.submit(std::move(plan_.sequences[i]), std::move(sink));
     if (!submitted.ok()) return name_prompt(std::move(submitted).error(), plan_.prompt_param);
     ids_.push_back(std::move(id));
+    choices_[i].prompt_tokens = num_prompt;
   }
   return {};
 }
@@ -231,17 +233,18 @@ void Generation::deliver(int32_t sequence, engine::Output&& output) {
 
 void Generation::observe(int32_t sequence, const engine::Output& output) {
   const TimePoint now = std::chrono::steady_clock::now();
-  std::optional<TimePoint>& last = last_output_[static_cast<size_t>(sequence)];
+  ChoiceProgress& choice = choices_[static_cast<size_t>(sequence)];
   if (!output.token_ids.empty()) {
-    if (last) {
-      context_.metrics.on_token_gap(to_seconds(now - *last));
+    if (choice.last_output) {
+      context_.metrics.on_token_gap(to_seconds(now - *choice.last_output));
     } else {
       const double seconds = to_seconds(now - received_at_);
       context_.metrics.on_first_token(seconds);
       record_.first_token_seconds = std::max(record_.first_token_seconds, seconds);
     }
-    last = now;
+    choice.note_output(static_cast<int64_t>(output.token_ids.size()), now);
   }
+  choice.has_ended = output.finish.has_value();
   if (output.finish) record_finish(*output.finish, now);
 }
 
@@ -260,6 +263,9 @@ void Generation::record_finish(const engine::Finish& finish, TimePoint now) {
 }
 
 void Generation::note_end(std::string_view end) {
+  for (const ChoiceProgress& choice : choices_) {
+    if (!choice.has_ended) record_.add(choice);
+  }
   record_.end = end;
   exchange_.set_note(to_json_members(record_));
 }
@@ -285,7 +291,7 @@ void Generation::finish() {
 void Generation::fail(const Error& error) {
   is_over_ = true;
   cancel_all();
-  note_end(error.reason.empty() ? errc_name(error.code) : error.reason);
+  note_end(error_name(error));
   const int status = http_status(error);
   if (status >= 500) log_warning("{}: {}", exchange_.request_id(), error.message);
   const bool has_begun = ids_.size() == plan_.sequences.size();
@@ -298,7 +304,7 @@ void Generation::fail(const Error& error) {
   leave_background();
   if (has_begun && has_events()) return;
   const bool is_temporary = status == 429 || status == 503;
-  context_.metrics.on_rejected(error.reason.empty() ? errc_name(error.code) : error.reason);
+  context_.metrics.on_rejected(error_name(error));
   HttpResponse response =
       is_temporary ? error_response(error, context_.retry_after()) : error_response(error);
   if (plan_.adapt_error != nullptr) {

@@ -129,8 +129,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   GenerationPlan plan_;
   Exchange exchange_;
   const TimePoint received_at_;
-  std::vector<std::string> ids_;                       // of the submitted sequences
-  std::vector<std::optional<TimePoint>> last_output_;  // per sequence
+  std::vector<std::string> ids_;         // of the submitted sequences
+  std::vector<ChoiceProgress> choices_;  // per sequence
   RequestRecord record_;
   const CrashScope crash_scope_;
   std::string events_;  // of one delivery; kept for its capacity

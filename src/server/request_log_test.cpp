@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "server/request_record.h"
 #include "server/server_testing.h"
 
 namespace nibble::server {
@@ -80,10 +81,28 @@ TEST(RequestLog, SaysHowARequestEnded) {
         post_request("/v1/chat/completions", chat_body(R"(, "stream": true, "ignore_eos": true)")));
     client.read_until("assistant");
   }
-  EXPECT_EQ(text_at(log.wait_for(1)[0], "end"), "disconnect");
-  EXPECT_EQ(integer_at(log.wait_for(1)[0], "status"), 499);
+  const json::Value left = log.wait_for(1)[0];
+  EXPECT_EQ(text_at(left, "end"), "disconnect");
+  EXPECT_EQ(integer_at(left, "status"), 499);
+  EXPECT_EQ(integer_at(left, "prompt_tokens"), 5);
+  EXPECT_EQ(integer_at(left, "completion_tokens"), 0);  // the model is held before the first
   EXPECT_EQ(server.chat(chat_body(R"(, "n": 16)")).status, 429);
   EXPECT_EQ(integer_at(log.wait_for(2)[1], "status"), 429);
+}
+
+TEST(RequestRecord, CountsWhatAChoiceGotBeforeItWasLeft) {
+  const TimePoint start{};
+  ChoiceProgress choice{.prompt_tokens = 5};
+  RequestRecord record;
+  record.add(choice);
+  choice.note_output(1, start);
+  choice.note_output(2, start + std::chrono::seconds(1));
+  choice.note_output(1, start + std::chrono::seconds(4));
+  record.add(choice);
+  EXPECT_EQ(record.prompt_tokens, 10);
+  EXPECT_EQ(record.completion_tokens, 4);
+  EXPECT_EQ(record.decode_seconds, 4);
+  EXPECT_EQ(record.longest_gap_seconds, 3);
 }
 
 TEST(RequestLog, NeverHoldsText) {

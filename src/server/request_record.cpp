@@ -8,6 +8,22 @@
 
 namespace nibble::server {
 
+void ChoiceProgress::note_output(int64_t num_tokens, TimePoint now) {
+  if (!first_output) first_output = now;
+  if (last_output)
+    longest_gap_seconds = std::max(longest_gap_seconds, to_seconds(now - *last_output));
+  last_output = now;
+  completion_tokens += num_tokens;
+}
+
+void RequestRecord::add(const ChoiceProgress& choice) {
+  prompt_tokens += choice.prompt_tokens;
+  completion_tokens += choice.completion_tokens;
+  longest_gap_seconds = std::max(longest_gap_seconds, choice.longest_gap_seconds);
+  if (!choice.first_output) return;
+  decode_seconds = std::max(decode_seconds, to_seconds(*choice.last_output - *choice.first_output));
+}
+
 void RequestRecord::add(const engine::Finish& finish) {
   prompt_tokens += finish.usage.prompt_tokens;
   cached_tokens += finish.usage.cached_tokens;

@@ -2,16 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "engine/request.h"
 
 namespace nibble::server {
 
+// A choice as far as the server has seen it, for those that the engine did not end.
+struct ChoiceProgress {
+  int64_t prompt_tokens = 0;  // 0: not submitted
+  int64_t completion_tokens = 0;
+  std::optional<TimePoint> first_output = {};
+  std::optional<TimePoint> last_output = {};
+  double longest_gap_seconds = 0;
+  bool has_ended = false;
+
+  void note_output(int64_t num_tokens, TimePoint now);
+};
+
 struct RequestRecord {
   bool stream = false;
   int32_t num_choices = 0;  // sequences that were asked for
-  // Sums over the choices that have ended.
+  // Sums over the choices. Of one that was left before its end: without the cached tokens and the
+  // times before its first token, which only the engine knows.
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
@@ -27,6 +42,7 @@ struct RequestRecord {
   std::string end = {};
 
   void add(const engine::Finish& finish);
+  void add(const ChoiceProgress& choice);
 };
 
 // Members of a JSON object, without its braces.

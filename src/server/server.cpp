@@ -83,7 +83,9 @@ class Server::Impl final {
   Result<void> listen() {
     raise_descriptor_limit(config_.http.max_connections);
     TRY_ASSIGN(request_log_, RequestLog::open(config_.request_log));
-    TRY_ASSIGN(http_, HttpServer::listen(config_.http, front_door_.handlers()));
+    HttpConfig http = config_.http;
+    if (http.limits.body_bytes == 0) http.limits.body_bytes = body_limit(0);  // until attach()
+    TRY_ASSIGN(http_, HttpServer::listen(http, front_door_.handlers()));
     return {};
   }
 
