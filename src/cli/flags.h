@@ -153,7 +153,7 @@ struct ServeFlags {
   int32_t max_connections = 512;
   int32_t max_queued_requests = 256;
   std::optional<int32_t> max_queue_wait_ms;  // absent: what a request takes; 0: any
-  int32_t max_running_requests = 0;  // 0: planned from memory
+  int32_t max_running_requests = 0;          // 0: planned from memory
   int32_t prefill_chunk_tokens = 512;
   int32_t max_itl_ms = 150;
   KvFlags kv = {.prefault = Prefault::kAuto};
