@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ static_assert(sizeof(FileHeader) == 72);
 class File final {
  public:
   explicit File(int descriptor) : descriptor_(descriptor) {}
+  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File() {
@@ -181,8 +183,9 @@ std::optional<TierPage> decode(std::span<const std::byte> bytes,
 
 class DiskTier final : public KvTier {
  public:
-  DiskTier(const DiskTierOptions& options, const SipKey& key)
-      : options_(options), key_(key), worker_([this] { work(); }) {}
+  // lock: of the directory.
+  DiskTier(const DiskTierOptions& options, const SipKey& key, File lock)
+      : options_(options), key_(key), lock_(std::move(lock)), worker_([this] { work(); }) {}
 
   ~DiskTier() override {
     {
@@ -390,13 +393,23 @@ class DiskTier final : public KvTier {
       ::unlink(path_of(page.name, has_snapshot).c_str());
     } else if (written.ok()) {
       add_entry(page.name, {.num_bytes = size, .has_snapshot = has_snapshot});
-    } else {
-      log_warning("a cached page was not written: {}", written.error().message);
+    }
+    note_written(written);
+  }
+
+  // Says when writing begins to fail and when it works again, not every page of a full disk.
+  void note_written(const Result<void>& written) {
+    if (!written.ok() && num_lost_++ == 0) {
+      log_warning("a cached page was not written, others may follow: {}", written.error().message);
+    }
+    if (written.ok() && num_lost_ > 0) {
+      log_info("cached pages are written again; {} were not", std::exchange(num_lost_, 0));
     }
   }
 
   const DiskTierOptions options_;
   const SipKey key_;
+  const File lock_;
 
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
@@ -409,6 +422,7 @@ class DiskTier final : public KvTier {
   int64_t now_ = 0;
   int64_t batch_ = 0;  // counts fetch() calls
   int64_t num_clears_ = 0;
+  int64_t num_lost_ = 0;  // pages that could not be written, since the last one that could
   bool is_reading_ = false;
   bool is_writing_ = false;
   bool is_stopping_ = false;
@@ -432,6 +446,19 @@ Result<void> check_is_ours(const Path& dir) {
   if (!has_others) return {};
   return invalid_argument(fmt::format(
       "{}: holds files of others; name a new or an empty directory for the cache", dir.string()));
+}
+
+// One process at a time, as each counts and removes what it has. Released with the file. Where the
+// file system knows no locks there is none.
+Result<File> lock_directory(const Path& dir) {
+  File file(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.is_open()) return io_error(dir, "open");
+  if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return unavailable(
+        fmt::format("{}: another process caches pages there; stop it, or name another directory",
+                    dir.string()));
+  }
+  return file;
 }
 
 }  // namespace
@@ -461,7 +488,8 @@ Result<SipKey> disk_tier_key(const Path& dir) {
 
 Result<std::unique_ptr<KvTier>> make_disk_tier(const DiskTierOptions& options) {
   TRY_ASSIGN(const SipKey key, disk_tier_key(options.dir));
-  auto tier = std::make_unique<DiskTier>(options, key);
+  TRY_ASSIGN(File lock, lock_directory(options.dir));
+  auto tier = std::make_unique<DiskTier>(options, key, std::move(lock));
   tier->adopt_files();
   return std::unique_ptr<KvTier>(std::move(tier));
 }

@@ -119,6 +119,19 @@ TEST_F(DiskTierTest, FilesAreTheOwnersAlone) {
   EXPECT_EQ(mode_of(dir_), 0700U);
 }
 
+TEST_F(DiskTierTest, OneAtATimeUsesADirectory) {
+  {
+    const auto tier = open();
+    const auto second = make_disk_tier({.dir = dir_, .max_bytes = 1000});
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code, Errc::kUnavailable);
+    EXPECT_NE(second.error().message.find("another process caches pages there"), std::string::npos);
+    put(*tier, page(1));
+    tier->close();
+  }
+  EXPECT_EQ(open()->holds(name(1)), KvTier::Holds::kEntries);
+}
+
 // As when "/tmp" is named for the cache.
 TEST_F(DiskTierTest, DirectoriesOfOthersStayAsTheyAre) {
   std::filesystem::create_directories(dir_);
