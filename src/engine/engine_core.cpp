@@ -444,7 +444,8 @@ EngineStats EngineCore::stats() const {
 }
 
 void EngineCore::describe(std::vector<RequestState>& states) const {
-  states.resize(static_cast<size_t>(scheduler_.num_running() + scheduler_.num_waiting()));
+  states.resize(static_cast<size_t>(scheduler_.num_running()) +
+                static_cast<size_t>(scheduler_.num_waiting()));
   size_t i = 0;
   scheduler_.for_each([&](const Sequence& sequence) {
     RequestState& state = states[i++];

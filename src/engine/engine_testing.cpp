@@ -29,7 +29,7 @@ bool FakeTokenizer::is_special(int32_t id) const {
 std::optional<int32_t> FakeTokenizer::added_token(std::string_view) const { return std::nullopt; }
 
 LogitsFn scripted_logits(int32_t vocab_size, size_t num_prompt, std::vector<int32_t> script) {
-  return [=](std::span<const int32_t> history) {
+  return [=, script = std::move(script)](std::span<const int32_t> history) {
     std::vector<float> logits(static_cast<size_t>(vocab_size), 0.0F);
     const size_t index = history.size() - num_prompt;
     if (history.size() >= num_prompt && index < script.size()) {

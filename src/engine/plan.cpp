@@ -20,8 +20,6 @@ namespace nibble::engine {
 namespace {
 
 using models::deepseek_v4::Config;
-using models::deepseek_v4::DraftKind;
-using quant::Diagnostic;
 using quant::Severity;
 
 constexpr size_t kMaxShown = 8;

@@ -16,12 +16,10 @@ namespace nibble::engine::internal {
 namespace {
 
 using kernels::Activation;
-using kernels::ComputeUnit;
 using kernels::KernelInfo;
 using kernels::Op;
 using kernels::Problem;
 using quant::DetectedModule;
-using quant::Diagnostic;
 using quant::ModuleClass;
 using quant::SchemeKind;
 using quant::Severity;

@@ -256,6 +256,7 @@ int32_t Scheduler::split_between_owners(std::span<const size_t> indices,
     group.demands.push_back(prefill_demand(i) - num_tokens[i]);
   }
   std::vector<int32_t> totals;
+  totals.reserve(groups.size());
   for (const auto& [owner, group] : groups) {
     totals.push_back(std::accumulate(group.demands.begin(), group.demands.end(), 0));
   }

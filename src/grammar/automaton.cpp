@@ -219,6 +219,7 @@ class AutomatonBuilder final {
 
   void build_graph(const Expr& expr, int32_t from, int32_t to) {
     std::vector<int32_t> nodes;
+    nodes.reserve(static_cast<size_t>(expr.max));
     for (int32_t i = 0; i < expr.max; ++i) nodes.push_back(add_state(states_[index(from)].rule));
     if (is_exhausted_) return;
     add_jump(from, nodes[Expr::kGraphStart]);

@@ -208,7 +208,8 @@ int32_t Configurations::next(int32_t id, int32_t byte_class) {
     at(id).transitions_begin = static_cast<int32_t>(transitions_.size());
     transitions_.resize(transitions_.size() + num_classes, kUnknown);
   }
-  const size_t slot = static_cast<size_t>(at(id).transitions_begin + byte_class);
+  const size_t slot =
+      static_cast<size_t>(at(id).transitions_begin) + static_cast<size_t>(byte_class);
   if (transitions_[slot] == kUnknown) {
     const int32_t computed = compute_next(id, byte_class);
     if (is_exhausted_) return kDead.value;

@@ -321,6 +321,7 @@ Result<ExprId> SchemaCompiler::alternatives(std::vector<OpenPart> parts, const W
 
 Result<Restrictions> SchemaCompiler::restrictions(const std::vector<OpenPart>& parts) {
   std::vector<SchemaPart> schemas;
+  schemas.reserve(parts.size());
   for (const OpenPart& part : parts) schemas.push_back(part.part);
   return read_restrictions(schemas, work_, kMaxWork);
 }
@@ -542,6 +543,7 @@ Result<ExprId> SchemaCompiler::object(const Restrictions& all) {
 ExprId SchemaCompiler::key_other_than(const std::vector<Property>& properties) {
   const CodePointSet plain = CodePointSet({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}).complement();
   std::vector<std::u32string> names;
+  names.reserve(properties.size());
   for (const Property& property : properties) names.push_back(decode(property.name));
   std::sort(names.begin(), names.end());
   return text_.quoted(none_of(rules_, plain, names, 0));
@@ -569,9 +571,9 @@ Result<std::vector<Property>> SchemaCompiler::root_properties() {
 // The values that are permitted when they are listed, or few by their type; nullopt otherwise.
 Result<std::optional<std::vector<const json::Value*>>> SchemaCompiler::few_values(
     const Conjunction& schemas) {
-  static const json::Value kFalse(false);
-  static const json::Value kTrue(true);
-  static const json::Value kNull;
+  static const json::Value false_value(false);
+  static const json::Value true_value(true);
+  static const json::Value null_value;
   using Values = std::vector<const json::Value*>;
   TRY_ASSIGN(const auto parts, take_apart(schemas));
   if (!parts) return std::optional(Values());
@@ -584,7 +586,8 @@ Result<std::optional<std::vector<const json::Value*>>> SchemaCompiler::few_value
   if (!all.values && !is_small) return std::optional<Values>();
   Values values;
   std::unordered_set<std::string> seen;
-  for (const json::Value* value : all.values.value_or(Values{&kFalse, &kTrue, &kNull})) {
+  for (const json::Value* value :
+       all.values.value_or(Values{&false_value, &true_value, &null_value})) {
     if ((type_of(*value) & all.types) == 0) continue;
     if (seen.insert(canonical_text(*value)).second) values.push_back(value);
   }

@@ -15,8 +15,9 @@ std::string_view string_at(const json::Value& object, std::string_view key) {
 }
 
 void ConfigValues::error(std::string_view code, std::string message) {
+  message += '.';
   diagnostics_.push_back(
-      {.severity = Severity::kError, .code = std::string(code), .message = message + "."});
+      {.severity = Severity::kError, .code = std::string(code), .message = std::move(message)});
 }
 
 void ConfigValues::unknown(std::string_view key,

@@ -566,7 +566,7 @@ class Declaration::Reader final {
     }
   }
 
-  void add_layer_pattern(const std::string& pattern, Statement statement, std::string source) {
+  void add_layer_pattern(std::string_view pattern, Statement statement, std::string_view source) {
     out_.layer_names_.add(pattern, source, Dialect::kQuark, out_.diagnostics_);
     out_.layer_statements_.push_back(std::move(statement));
   }

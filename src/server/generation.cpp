@@ -104,7 +104,7 @@ std::shared_ptr<Generation> Generation::start(GenerationContext& context,
                                               GenerationPlan plan,
                                               Exchange exchange,
                                               TimePoint received_at) {
-  const auto self =
+  auto self =
       std::make_shared<Generation>(context, std::move(plan), std::move(exchange), received_at);
   if (self->plan_.is_background) {
     context.in_background.insert(self);

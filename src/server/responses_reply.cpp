@@ -112,15 +112,14 @@ void ResponsesReply::append_delta(const TurnPiece& piece, std::string& events) {
   json::Object members = json::make_object({{"delta", piece.text}});
   switch (piece.kind) {
     case Kind::kReasoning:
-      return append_item_event("response.reasoning_text.delta", std::move(members), events);
+      return append_item_event("response.reasoning_text.delta", members, events);
     case Kind::kContent:
       members.set("logprobs", json::Array());
-      return append_item_event("response.output_text.delta", std::move(members), events);
+      return append_item_event("response.output_text.delta", members, events);
     case Kind::kCallBegin:
     case Kind::kCallArguments:
       if (items_.back().is_custom) return;  // its text is known once the arguments are complete
-      return append_item_event(
-          "response.function_call_arguments.delta", std::move(members), events);
+      return append_item_event("response.function_call_arguments.delta", members, events);
   }
 }
 
@@ -154,7 +153,7 @@ void ResponsesReply::end_content(const Item& item, std::string& events) {
   if (item.kind == Kind::kContent) members.set("logprobs", item.logprobs);
   append_item_event(
       item.kind == Kind::kContent ? "response.output_text.done" : "response.reasoning_text.done",
-      std::move(members),
+      members,
       events);
   append_item_event("response.content_part.done",
                     json::make_object({{"part", part_object(item, /*is_open=*/false)}}),
@@ -166,17 +165,19 @@ void ResponsesReply::append_response(std::string_view type, std::string& events)
 }
 
 void ResponsesReply::append_item_event(std::string_view type,
-                                       json::Object members,
+                                       const json::Object& members,
                                        std::string& events) {
   const Item& item = items_.back();
   json::Object all = json::make_object(
       {{"item_id", item.id}, {"output_index", static_cast<int64_t>(items_.size()) - 1}});
   if (item.kind != Kind::kCallBegin) all.set("content_index", 0);
   for (const json::Member& member : members) all.set(member.key, member.value);
-  append(type, std::move(all), events);
+  append(type, all, events);
 }
 
-void ResponsesReply::append(std::string_view type, json::Object members, std::string& events) {
+void ResponsesReply::append(std::string_view type,
+                            const json::Object& members,
+                            std::string& events) {
   json::Object event = json::make_object({{"type", type}, {"sequence_number", sequence_number_++}});
   for (const json::Member& member : members) event.set(member.key, member.value);
   append_named_event(events, type, event);

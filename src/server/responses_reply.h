@@ -73,8 +73,8 @@ class ResponsesReply final {
   void append_delta(const TurnPiece& piece, std::string& events);
   void append_response(std::string_view type, std::string& events);
   // An event about the last item: its id, output_index and, for content, content_index come first.
-  void append_item_event(std::string_view type, json::Object members, std::string& events);
-  void append(std::string_view type, json::Object members, std::string& events);
+  void append_item_event(std::string_view type, const json::Object& members, std::string& events);
+  void append(std::string_view type, const json::Object& members, std::string& events);
   void settle();
 
   json::Object response() const;

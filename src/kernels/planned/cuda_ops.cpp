@@ -7,8 +7,6 @@
 namespace nibble::kernels {
 namespace {
 
-using quant::Format;
-
 // clang-format off
 constexpr KernelInfo kTable[] = {
     {.name = "sparse_attention.bf16.sm_120.tensor_core", .op = Op::kSparseAttention,

@@ -127,8 +127,9 @@ StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options)
   // 448 codes, 64 BF16, one E8M0 per 64 codes, padded to 8: 584 bytes in the released models.
   const int64_t codes = config.qk_nope_head_dim();
   const int64_t vector =
-      options.is_bf16 ? int64_t{2} * config.head_dim
-                      : round_up(codes + 2 * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
+      options.is_bf16
+          ? int64_t{2} * config.head_dim
+          : round_up(codes + int64_t{2} * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
   const int64_t index_key = options.is_bf16
                                 ? int64_t{2} * config.index_head_dim
                                 : config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
