@@ -53,7 +53,7 @@ void ChatReply::add(int32_t index, engine::Output&& output, std::string* events)
   for (const engine::TokenLogprob& logprob : output.logprobs) {
     choice.logprobs.emplace_back(logprob_entry(tokenizer_, logprob));
   }
-  if (options_.wants_prompt_logprobs && prompt_logprobs_.is_null()) {
+  if (index == 0 && options_.wants_prompt_logprobs && prompt_logprobs_.is_null()) {
     prompt_logprobs_ = prompt_logprobs_array(tokenizer_, output.prompt_logprobs);
   }
   if (options_.prompt_ids) {

@@ -67,7 +67,7 @@ class ChatReply final {
   const Options options_;
   const text::Tokenizer& tokenizer_;
   std::vector<Choice> choices_;
-  json::Value prompt_logprobs_;  // which the first choice gives
+  json::Value prompt_logprobs_;  // which choice 0 gives, whenever its first output comes
   int32_t num_finished_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "server/chat_reply.h"
 #include "server/server_testing.h"
 
 namespace nibble::server {
@@ -374,6 +375,30 @@ TEST(ChatCompletions, ReportsLogprobsOfThePromptOnce) {
     EXPECT_GE(entry.as_object()->size(), 2U);
     EXPECT_LE(entry.as_object()->size(), 3U);
   }
+}
+
+// Another choice may be the first to answer: it begins with the cached prompt, while the choice
+// that gives the logprobs computes all of it.
+TEST(ChatReply, TakesLogprobsOfThePromptFromTheChoiceThatHasThem) {
+  ChatReply reply(
+      {.envelope = {.id = "id"}, .parser = {}, .wants_prompt_logprobs = true, .num_choices = 2},
+      tiny_tokenizer());
+  const auto ended = [](int32_t token_id) {
+    return engine::Output{.token_ids = {token_id},
+                          .text = "",
+                          .logprobs = {},
+                          .prompt_logprobs = {},
+                          .finish = engine::Finish{.reason = engine::FinishReason::kStop}};
+  };
+  reply.add(1, ended(3), nullptr);
+  engine::Output first = ended(3);
+  first.prompt_logprobs = {{.token_id = 4, .logprob = -1, .rank = 2, .top = {}}};
+  reply.add(0, std::move(first), nullptr);
+  const json::Value body = reply.body();
+  const json::Value logprobs = at(body, "prompt_logprobs");
+  ASSERT_EQ(logprobs.as_array()->size(), 2U);
+  EXPECT_TRUE(at(logprobs, "0").is_null());
+  EXPECT_EQ(integer_at(logprobs, "1.4.rank"), 2);
 }
 
 TEST(ChatCompletions, StreamsLogprobsOnce) {
