@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/unique_fd.h"
 #include "engine/kv_tier.h"
 
 namespace nibble::engine {
@@ -44,22 +45,6 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 72);
 
-class File final {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  bool is_open() const { return descriptor_ >= 0; }
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 Error io_error(const Path& path, std::string_view action) {
   return unavailable(fmt::format(
       "{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
@@ -76,13 +61,13 @@ bool write_all(int descriptor, std::span<const std::byte> bytes) {
 }
 
 std::optional<std::vector<std::byte>> read_regular(const Path& path, int64_t max_bytes) {
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
-  if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0) return std::nullopt;
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
   if (!S_ISREG(status.st_mode) || status.st_size > max_bytes) return std::nullopt;
   std::vector<std::byte> bytes(static_cast<size_t>(status.st_size));
   for (size_t done = 0; done < bytes.size();) {
-    const ssize_t got = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);
+    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return std::nullopt;
     done += static_cast<size_t>(got);
@@ -94,9 +79,10 @@ std::optional<std::vector<std::byte>> read_regular(const Path& path, int64_t max
 Result<void> write_file(const Path& path, std::span<const std::byte> bytes) {
   const Path part = path.string() + ".part";
   ::unlink(part.c_str());
-  const File file(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd file(
+      ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.is_open()) return io_error(part, "create");
-  if (!write_all(file.descriptor(), bytes) || ::rename(part.c_str(), path.c_str()) != 0) {
+  if (!write_all(file.get(), bytes) || ::rename(part.c_str(), path.c_str()) != 0) {
     Error error = io_error(part, "write");
     ::unlink(part.c_str());
     return error;
@@ -184,7 +170,7 @@ std::optional<TierPage> decode(std::span<const std::byte> bytes,
 class DiskTier final : public KvTier {
  public:
   // lock: of the directory.
-  DiskTier(const DiskTierOptions& options, const SipKey& key, File lock)
+  DiskTier(const DiskTierOptions& options, const SipKey& key, UniqueFd lock)
       : options_(options), key_(key), lock_(std::move(lock)), worker_([this] { work(); }) {}
 
   ~DiskTier() override {
@@ -409,7 +395,7 @@ class DiskTier final : public KvTier {
 
   const DiskTierOptions options_;
   const SipKey key_;
-  const File lock_;
+  const UniqueFd lock_;
 
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
@@ -450,10 +436,10 @@ Result<void> check_is_ours(const Path& dir) {
 
 // One process at a time, as each counts and removes what it has. Released with the file. Where the
 // file system knows no locks there is none.
-Result<File> lock_directory(const Path& dir) {
-  File file(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+Result<UniqueFd> lock_directory(const Path& dir) {
+  UniqueFd file(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!file.is_open()) return io_error(dir, "open");
-  if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return unavailable(
         fmt::format("{}: another process caches pages there; stop it, or name another directory",
                     dir.string()));
@@ -488,7 +474,7 @@ Result<SipKey> disk_tier_key(const Path& dir) {
 
 Result<std::unique_ptr<KvTier>> make_disk_tier(const DiskTierOptions& options) {
   TRY_ASSIGN(const SipKey key, disk_tier_key(options.dir));
-  TRY_ASSIGN(File lock, lock_directory(options.dir));
+  TRY_ASSIGN(UniqueFd lock, lock_directory(options.dir));
   auto tier = std::make_unique<DiskTier>(options, key, std::move(lock));
   tier->adopt_files();
   return std::unique_ptr<KvTier>(std::move(tier));

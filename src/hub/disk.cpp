@@ -46,10 +46,6 @@ const char* remedy(int code) {
 
 }  // namespace
 
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Error disk_fault(const Path& path, std::string_view action) {
   const int code = errno;
   return disk_error(

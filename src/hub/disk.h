@@ -7,33 +7,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/file.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace nibble::hub {
-
-// Owns a file descriptor.
-class UniqueFd final {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // From errno: what could not be done, and the remedy for a full disk, a quota or missing rights.
 Error disk_fault(const Path& path, std::string_view action);
