@@ -29,7 +29,7 @@ struct Fp8KeyLayout {
   constexpr int64_t width() const { return num_codes + num_rotary; }
   constexpr int64_t scales_offset() const { return num_codes + 2 * num_rotary; }
   constexpr int64_t row_bytes() const {
-    return round_up(scales_offset() + num_codes / kFp8KeyBlock, int64_t{8});
+    return round_up(scales_offset() + ceil_div(num_codes, kFp8KeyBlock), int64_t{8});
   }
 };
 

@@ -124,15 +124,11 @@ StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_
 }
 
 StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options) {
-  // 448 codes, 64 BF16, one E8M0 per 64 codes, padded to 8: 584 bytes in the released models.
-  const int64_t codes = config.qk_nope_head_dim();
-  const int64_t vector =
-      options.is_bf16
-          ? int64_t{2} * config.head_dim
-          : round_up(codes + int64_t{2} * config.qk_rope_head_dim + ceil_div(codes, 64), 8);
-  const int64_t index_key = options.is_bf16
-                                ? int64_t{2} * config.index_head_dim
-                                : config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
+  const Numerics numerics{.kv_dtype = options.is_bf16 ? DType::kBf16 : DType::kF8E4m3};
+  const int64_t vector = key_vector_form(config, numerics).row_bytes();
+  const int64_t fp4_index_key = config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
+  const int64_t index_key =
+      options.is_bf16 ? index_key_form(config, numerics).row_bytes() : fp4_index_key;
   const int64_t rings = options.has_rollback ? 2 : 1;
   StateBytes bytes;
   for (int32_t l = 0; l < config.num_hidden_layers + options.num_draft_layers; ++l) {
