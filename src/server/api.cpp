@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -31,17 +30,14 @@ Result<Duration> timeout_of(const HttpRequest& request, std::string_view field, 
   constexpr int64_t kMaxMilliseconds = 86'400'000;
   const std::string* text = request.header(field);
   if (text == nullptr) return limit;
-  int64_t milliseconds = 0;
-  const auto [end, fault] =
-      std::from_chars(text->data(), text->data() + text->size(), milliseconds);
-  const bool is_number = fault == std::errc() && end == text->data() + text->size();
-  if (!is_number || milliseconds < 1 || milliseconds > kMaxMilliseconds) {
+  const std::optional<int64_t> milliseconds = parse_integer(*text);
+  if (!milliseconds || *milliseconds < 1 || *milliseconds > kMaxMilliseconds) {
     Error error = invalid_argument(
         fmt::format("{}: expected milliseconds from 1 to {}", field, kMaxMilliseconds));
     error.param = std::string(field);
     return error;
   }
-  const Duration asked = std::chrono::milliseconds(milliseconds);
+  const Duration asked = std::chrono::milliseconds(*milliseconds);
   return limit > Duration::zero() ? std::min(limit, asked) : asked;
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -35,12 +34,13 @@ Result<void> read_query(const HttpRequest& request,
                         IntegerRange range) {
   const std::optional<std::string> text = query_value(request.target, name);
   if (!text) return {};
-  const char* const end = text->data() + text->size();
-  const auto [parsed_to, fault] = std::from_chars(text->data(), end, target);
-  const bool is_in_range = target >= range.min && target <= range.max;
-  if (fault == std::errc() && parsed_to == end && is_in_range) return {};
-  return wrong_value(std::string(name),
-                     fmt::format("expected an integer from {} to {}", range.min, range.max));
+  const std::optional<int64_t> value = parse_integer(*text);
+  if (!value || *value < range.min || *value > range.max) {
+    return wrong_value(std::string(name),
+                       fmt::format("expected an integer from {} to {}", range.min, range.max));
+  }
+  target = *value;
+  return {};
 }
 
 Result<ItemPage> read_page(const HttpRequest& request) {

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "server/http_message.h"
 
 namespace nibble::server {
 namespace {
@@ -56,15 +57,13 @@ Result<void> read_logit_bias(FieldReader& reader,
   if (biases == nullptr) return {};
   target.clear();
   for (const json::Member& member : *biases) {
-    int32_t id = -1;
-    const char* const end = member.key.data() + member.key.size();
-    const auto [parsed_to, fault] = std::from_chars(member.key.data(), end, id);
-    if (fault != std::errc() || parsed_to != end || id < 0 || id >= vocab_size) {
+    const std::optional<int64_t> id = parse_integer(member.key);
+    if (!id || *id < 0 || *id >= vocab_size) {
       return wrong_value("logit_bias",
                          fmt::format("expected token ids from 0 to {} as keys", vocab_size - 1));
     }
     TRY_ASSIGN(const double bias, to_number(member.value, "logit_bias", {-100, 100}));
-    target.emplace_back(id, static_cast<float>(bias));
+    target.emplace_back(static_cast<int32_t>(*id), static_cast<float>(bias));
   }
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/check.h"
 
@@ -126,6 +127,13 @@ std::optional<std::string> query_value(std::string_view target, std::string_view
     return percent_decode(member.substr(std::min(equals + 1, member.size())));
   }
   return std::nullopt;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed_to, fault] = std::from_chars(text.data(), end, value);
+  return fault == std::errc() && parsed_to == end ? std::optional(value) : std::nullopt;
 }
 
 bool is_request_id(std::string_view text) {

@@ -62,6 +62,9 @@ std::string percent_decode(std::string_view text);
 // The decoded value of the first member `name` of the target's query, or nullopt.
 std::optional<std::string> query_value(std::string_view target, std::string_view name);
 
+// A decimal integer, with '-' before it perhaps, and nothing else.
+std::optional<int64_t> parse_integer(std::string_view text);
+
 // A request id that may be echoed and logged: 1 to 128 letters, digits, '.', '_' and '-'.
 bool is_request_id(std::string_view text);
 // `prefix` and 24 random hexadecimal digits (96 bits: ids never collide in practice).
