@@ -313,8 +313,5 @@ Result<void> run_all(std::vector<std::string> names) {
 }  // namespace nibble
 
 int main(int argc, char** argv) {
-  const nibble::Result<void> ran = nibble::run_all({argv + 1, argv + argc});
-  if (ran.ok()) return 0;
-  fmt::print("{}\n", ran.error().message);
-  return 1;
+  return nibble::cuda_bench::exit_code(nibble::run_all({argv + 1, argv + argc}));
 }

@@ -81,4 +81,10 @@ void Run::print(std::string_view what, int64_t tokens, int64_t bytes, const Spre
   std::fflush(stdout);
 }
 
+int exit_code(const Result<void>& done) {
+  if (done.ok()) return 0;
+  fmt::print(stderr, "{}\n", done.error().message);
+  return 1;
+}
+
 }  // namespace nibble::cuda_bench

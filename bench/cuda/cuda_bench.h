@@ -43,4 +43,7 @@ class Run final {
   double roof_ = 0;  // TB/s
 };
 
+// What a program returns from main(); an error is printed.
+int exit_code(const Result<void>& done);
+
 }  // namespace nibble::cuda_bench

@@ -2,8 +2,6 @@
 // chain with real dependences, wq_b, wo_a, wo_b, the shared expert's gate and up, over the weights
 // of several layers. Prints one JSON object per line.
 //   usage: cuda_dense_bench [part of a measurement's name]...
-#include <fmt/core.h>
-
 #include <random>
 #include <string>
 #include <vector>
@@ -184,8 +182,5 @@ Result<void> run(std::vector<std::string> names) {
 }  // namespace nibble
 
 int main(int argc, char** argv) {
-  const nibble::Result<void> done = nibble::run({argv + 1, argv + argc});
-  if (done.ok()) return 0;
-  fmt::print(stderr, "{}\n", done.error().message);
-  return 1;
+  return nibble::cuda_bench::exit_code(nibble::run({argv + 1, argv + argc}));
 }

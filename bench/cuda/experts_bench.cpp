@@ -334,8 +334,5 @@ Result<void> run(bool sweep, std::vector<std::string> names) {
 // With the argument `sweep` every launch shape is measured.
 int main(int argc, char** argv) {
   const bool sweep = argc > 1 && std::string_view(argv[1]) == "sweep";
-  const nibble::Result<void> done = nibble::run(sweep, {argv + (sweep ? 2 : 1), argv + argc});
-  if (done.ok()) return 0;
-  fmt::print(stderr, "{}\n", done.error().message);
-  return 1;
+  return nibble::cuda_bench::exit_code(nibble::run(sweep, {argv + (sweep ? 2 : 1), argv + argc}));
 }

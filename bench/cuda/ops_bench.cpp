@@ -1,8 +1,6 @@
 // The small ops between the products of a DeepSeek-V4-Flash layer on a GPU: graphs of launches,
 // each after the one before it. Prints one JSON object per line.
 //   usage: cuda_ops_bench [part of a measurement's name]...
-#include <fmt/core.h>
-
 #include <functional>
 #include <string>
 #include <string_view>
@@ -146,8 +144,5 @@ Result<void> run(std::vector<std::string> names) {
 }  // namespace nibble
 
 int main(int argc, char** argv) {
-  const nibble::Result<void> done = nibble::run({argv + 1, argv + argc});
-  if (done.ok()) return 0;
-  fmt::print(stderr, "{}\n", done.error().message);
-  return 1;
+  return nibble::cuda_bench::exit_code(nibble::run({argv + 1, argv + argc}));
 }
