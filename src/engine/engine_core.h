@@ -22,7 +22,7 @@
 
 namespace nibble::engine {
 
-// A live request in numbers, for state dumps.
+// A live request: for state dumps, and for how long a new one would wait.
 struct RequestState {
   std::string id;
   std::string owner;

@@ -1,6 +1,6 @@
 // What one grammar may cost. Every limit is checked while compiling, except the work limits, which
-// hold for each step of a sequence. Exceeding one is kInvalidArgument, later
-// with the reason "grammar_too_ambiguous".
+// hold for each step of a sequence. Exceeding one is kInvalidArgument, later with the reason
+// "grammar_too_ambiguous".
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,7 @@ class LiveRequests final {
   // Forgets those that have ended.
   void remove_ended();
 
-  // End the requests; how many there were. Ids of other owners are
-  // unknown ids.
+  // End the requests; how many there were. Ids of other owners are unknown ids.
   int32_t abort(const std::string& id, KeyId owner);
   int32_t abort_of_any_owner(const std::string& id);
   int32_t abort_all();

@@ -37,8 +37,7 @@ struct CompiledConstraint {
   std::string note;  // what is not enforced and why, printable ASCII; empty: all is
 };
 
-// Errors name the field; kUnsupported: no cache, as where nothing is
-// generated.
+// Errors name the field; kUnsupported: no cache, as where nothing is generated.
 Result<CompiledConstraint> compile_constraint(const OutputConstraint& constraint,
                                               bool begins_in_reasoning,
                                               grammar::GrammarCache* grammars);
