@@ -44,11 +44,14 @@ struct DeviceInfo {
   int64_t shared_bytes = 0;  // CUDA: shared memory a block may ask for; 0: not known
 };
 
+struct LaunchObserver;
+
 // The order of work on one device. On the host each launch runs to completion on the pool; nothing
 // is pending.
 struct Stream {
-  ThreadPool* pool = nullptr;  // host
-  void* native = nullptr;      // another backend's stream
+  ThreadPool* pool = nullptr;                // host
+  void* native = nullptr;                    // another backend's stream
+  const LaunchObserver* observer = nullptr;  // of launches through routes; none: they just run
 };
 
 class Device {

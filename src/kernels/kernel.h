@@ -12,8 +12,10 @@
 
 #include "base/result.h"
 #include "device/device.h"
+#include "device/launch_observer.h"
 #include "kernels/op_args.h"
 #include "kernels/packed_weight.h"
+#include "kernels/work.h"
 #include "quant/format.h"
 
 namespace nibble::kernels {
@@ -165,7 +167,12 @@ struct Route {
   // Launches through the record; the args type must be the op's.
   template <class Args>
   Result<void> launch(const Args& args, device::Stream& stream) const {
-    return std::get<Launcher<Args>>(kernel->launch)(args, stream);
+    const Launcher<Args> launcher = std::get<Launcher<Args>>(kernel->launch);
+    if (stream.observer == nullptr) return launcher(args, stream);
+    return stream.observer->launch(
+        {.kernel = kernel->name,
+         .run = [launcher, args, &stream] { return launcher(args, stream); },
+         .work = [args](const device::ReadInts& read) { return work_of(args, read); }});
   }
 };
 
