@@ -104,11 +104,11 @@ class Dense final {
     const Product& shape = kProducts[product];
     const int32_t units = device_.info().num_units;
     return launch_fp8_matmul_sm90(
-        {.x = x_.blocks[from],
+        {.x = {.fp8_blocks = x_.blocks[from]},
          .m = tokens,
          .weight = &weights_.products[product][static_cast<size_t>(layer % kNumLayers)],
          .groups = shape.groups,
-         .splits = shape.quantize ? 1 : fp8_matmul_splits(shape.n, shape.k, units),
+         .splits = shape.quantize ? 1 : fp8_panel_splits(shape.n, shape.k, units),
          .y = shape.quantize ? nullptr : x_.sums,
          .y_fp8 = shape.quantize ? x_.blocks[1 - from] : nullptr,
          .num_units = units,
@@ -131,7 +131,7 @@ class Dense final {
     const Product& shape = kProducts[product];
     return launch_quantize_sums(
         {.sums = x_.sums,
-         .splits = fp8_matmul_splits(shape.n, shape.k, device_.info().num_units),
+         .splits = fp8_panel_splits(shape.n, shape.k, device_.info().num_units),
          .m = tokens,
          .n = shape.n,
          .swiglu = swiglu,

@@ -1,5 +1,4 @@
-// A device: what kernels may use on it, memory on it, and the order of work. Host now; CUDA joins
-// behind this seam.
+// A device: what kernels may use on it, memory on it, and the order of work.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +59,13 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   virtual Result<Buffer> allocate(int64_t num_bytes) = 0;
   virtual Stream& stream() = 0;
+
+  // Copies between host memory and this device's, ordered in the stream; the host side must stay
+  // as it is until synchronize().
+  virtual Result<void> copy_in(void* device, const void* host, int64_t num_bytes) = 0;
+  virtual Result<void> copy_out(void* host, const void* device, int64_t num_bytes) = 0;
+  // Waits for the work of the stream. kUnavailable names the first failed operation.
+  virtual Result<void> synchronize() = 0;
 };
 
 struct HostOptions {

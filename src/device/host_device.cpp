@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/emulated_gpu.h"
 
 namespace nibble::device {
 namespace {
@@ -52,11 +53,10 @@ Result<IsaSet> limit_isa(IsaSet detected, IsaLevel level) {
 
 class HostDevice final : public Device {
  public:
-  HostDevice(const HostOptions& options, IsaSet isa)
-      : pool_({.num_threads = options.num_threads, .pin = options.pin}), stream_{.pool = &pool_} {
-    info_.kind = DeviceKind::kCpu;
-    info_.name = cpu_name();
-    info_.isa = isa;
+  HostDevice(const HostOptions& options, DeviceInfo info)
+      : info_(std::move(info)),
+        pool_({.num_threads = options.num_threads, .pin = options.pin}),
+        stream_{.pool = &pool_} {
     info_.num_units = pool_.num_threads();
     info_.memory_bytes = physical_memory_bytes();
   }
@@ -64,6 +64,15 @@ class HostDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   Result<Buffer> allocate(int64_t num_bytes) override { return Buffer::allocate(num_bytes); }
   Stream& stream() override { return stream_; }
+  Result<void> copy_in(void* device, const void* host, int64_t num_bytes) override {
+    std::memcpy(device, host, static_cast<size_t>(num_bytes));
+    return {};
+  }
+  Result<void> copy_out(void* host, const void* device, int64_t num_bytes) override {
+    std::memcpy(host, device, static_cast<size_t>(num_bytes));
+    return {};
+  }
+  Result<void> synchronize() override { return {}; }
 
  private:
   DeviceInfo info_;
@@ -79,7 +88,14 @@ Result<std::unique_ptr<Device>> make_host_device(const HostOptions& options) {
                             ", expected 0 (one per core) or more");
   }
   TRY_ASSIGN(const IsaSet isa, limit_isa(detect_isa(), options.isa));
-  return std::unique_ptr<Device>(std::make_unique<HostDevice>(options, isa));
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(
+      options, DeviceInfo{.kind = DeviceKind::kCpu, .name = cpu_name(), .isa = isa}));
+}
+
+Result<std::unique_ptr<Device>> make_emulated_gpu(int32_t num_threads) {
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(
+      HostOptions{.num_threads = num_threads},
+      DeviceInfo{.kind = DeviceKind::kCuda, .name = "emulated GPU", .sm = kEmulatedSm}));
 }
 
 }  // namespace nibble::device

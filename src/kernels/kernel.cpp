@@ -1,5 +1,7 @@
 #include "kernels/kernel.h"
 
+#include "device/emulated_gpu.h"
+
 namespace nibble::kernels {
 
 std::string_view op_name(Op op) {
@@ -34,6 +36,28 @@ std::string_view op_name(Op op) {
       return "combine_experts";
     case Op::kEmbed:
       return "embed";
+    case Op::kPlan:
+      return "plan";
+    case Op::kCopyRows:
+      return "copy_rows";
+    case Op::kMakeSlots:
+      return "make_slots";
+    case Op::kStreamUpdate:
+      return "stream_update";
+    case Op::kStreamMix:
+      return "stream_mix";
+    case Op::kLatents:
+      return "latents";
+    case Op::kQueries:
+      return "queries";
+    case Op::kAttended:
+      return "attended";
+    case Op::kQuantize:
+      return "quantize";
+    case Op::kJoinMtp:
+      return "join_mtp";
+    case Op::kSample:
+      return "sample";
   }
   return "unknown";
 }
@@ -88,6 +112,7 @@ std::string target_name(const Target& target) {
   if (target.kind == device::DeviceKind::kCpu) {
     return target.isa == 0 ? "cpu" : device::isa_set_name(target.isa);
   }
+  if (target.sm_max == device::kEmulatedSm) return "emulated GPU";
   const std::string lowest = "sm_" + std::to_string(target.sm_min);
   return target.sm_max == target.sm_min ? lowest : lowest + " to " + std::to_string(target.sm_max);
 }

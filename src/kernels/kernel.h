@@ -3,8 +3,10 @@
 // a kernel can do.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -13,6 +15,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "device/launch_observer.h"
+#include "kernels/device_args.h"
 #include "kernels/op_args.h"
 #include "kernels/packed_weight.h"
 #include "kernels/work.h"
@@ -36,6 +39,18 @@ enum class Op : uint8_t {
   kSwiglu,
   kCombineExperts,
   kEmbed,
+  // Only on GPUs, where these parts of a step are one launch each: kernels/device_args.h.
+  kPlan,
+  kCopyRows,
+  kMakeSlots,
+  kStreamUpdate,
+  kStreamMix,
+  kLatents,
+  kQueries,
+  kAttended,
+  kQuantize,
+  kJoinMtp,
+  kSample,
 };
 std::string_view op_name(Op op);
 
@@ -91,15 +106,31 @@ using Launch = std::variant<std::monostate,
                             Launcher<TopKArgs>,
                             Launcher<DeviceTopKArgs>,
                             Launcher<RmsNormArgs>,
+                            Launcher<DeviceRmsNormArgs>,
                             Launcher<RopeArgs>,
                             Launcher<HyperPreArgs>,
                             Launcher<HyperPostArgs>,
                             Launcher<HyperHeadArgs>,
                             Launcher<CompressArgs>,
+                            Launcher<DeviceCompressArgs>,
                             Launcher<SelectExpertsArgs>,
+                            Launcher<DeviceSelectExpertsArgs>,
                             Launcher<SwigluArgs>,
+                            Launcher<DeviceSwigluArgs>,
                             Launcher<CombineExpertsArgs>,
-                            Launcher<EmbedArgs>>;
+                            Launcher<EmbedArgs>,
+                            Launcher<DeviceEmbedArgs>,
+                            Launcher<DevicePlanArgs>,
+                            Launcher<DeviceCopyRowsArgs>,
+                            Launcher<DeviceMakeSlotsArgs>,
+                            Launcher<DeviceStreamUpdateArgs>,
+                            Launcher<DeviceStreamMixArgs>,
+                            Launcher<DeviceLatentsArgs>,
+                            Launcher<DeviceQueriesArgs>,
+                            Launcher<DeviceAttendedArgs>,
+                            Launcher<DeviceQuantizeArgs>,
+                            Launcher<DeviceJoinMtpArgs>,
+                            Launcher<DeviceSampleArgs>>;
 
 struct KernelInfo {
   std::string_view
@@ -113,6 +144,12 @@ struct KernelInfo {
   Target target = {};
   Limits limits = {};
   PackedLayout layout = PackedLayout::kNone;
+  ActivationForm x_form = ActivationForm::kF32;  // products on GPUs: what they read
+  // Products on GPUs that split k so that every multiprocessor has work: num_splits().
+  bool splits_k = false;
+  // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
+  // zeros.
+  std::array<int32_t, 6> slot_rows = {};
   // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours,
   // chunks or threads.
   bool is_batch_invariant = true;
@@ -203,5 +240,31 @@ std::optional<Refusal> check(const KernelInfo& kernel,
 Result<Route> route(const Problem& problem,
                     const device::DeviceInfo& device,
                     const RouteOptions& options = {});
+
+// A kernel for up to m_max rows; 0: any number.
+struct RangedRoute {
+  int64_t m_max = 0;
+  Route route;
+};
+
+// Kernels that share one packed layout and together take any number of rows of `problem`, whose
+// m_max is not read: ascending by m_max, the last without a bound. The layout is that of the most
+// specialised row for which there is such a list. Errors of route().
+Result<std::vector<RangedRoute>> route_by_rows(const Problem& problem,
+                                               const device::DeviceInfo& device,
+                                               const RouteOptions& options = {});
+// The first that takes m rows.
+const Route& route_for(std::span<const RangedRoute> routes, int64_t m);
+
+// How many partial sums of k the kernel makes. Of the shape alone, so that sums do not depend on
+// the load.
+//   n: rows of W of all groups; k: of one group
+int32_t num_splits(const KernelInfo& kernel, int64_t n, int64_t k, int32_t num_units);
+
+// Pairs per slot for `num_pairs` choices of `num_experts`; 1 only for the choices of one token.
+int32_t choose_slot_rows(const KernelInfo& kernel,
+                         int64_t num_tokens,
+                         int32_t choices,
+                         int32_t num_experts);
 
 }  // namespace nibble::kernels

@@ -36,68 +36,6 @@ struct GroupedMatMulArgs {
   TensorView y;  // [rows, n] f32
 };
 
-// Activations of quantised products on a GPU: E4M3 codes with one power-of-two scale per row and
-// 128 values of k. Device memory.
-struct Fp8Rows {
-  const std::byte* codes = nullptr;  // [rows, k], rows aligned to 16 bytes
-  const float* scales = nullptr;     // [rows, k / 128]
-};
-
-// Activations of dense quantised products for few tokens on a GPU, in the order of the tiles that
-// read them: for each 128 values of k a block of codes [128 / 16][m][16], then m f32 scales, padded
-// to 16 bytes. Device memory, aligned to 16 bytes.
-constexpr int64_t fp8_block_bytes(int64_t m) { return m * 128 + round_up(m * 4, int64_t{16}); }
-
-// MatMulArgs on a GPU with FP8 activations, everything in device memory. With groups, rows
-// g * n / groups and on of W see columns g * k and on of x (the grouped output projection).
-// Results go to one of
-//   y: [splits, m, n] f32, whose sum over the first axis, in order, is W x
-//   y_fp8: blocks of n / 128 x fp8_block_bytes(m); needs splits 1 and n a multiple of 128
-struct DeviceMatMulArgs {
-  const std::byte* x = nullptr;  // blocks of groups * k / 128 x fp8_block_bytes(m)
-  int32_t m = 0;
-  const PackedWeight* weight = nullptr;
-  int32_t groups = 1;
-  int32_t splits = 1;  // of k
-  float* y = nullptr;
-  std::byte* y_fp8 = nullptr;
-  int32_t num_units = 0;      // streaming multiprocessors: the grid
-  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
-};
-
-// Which rows go through which expert, as the device's own routing left it. A pair t * choices + j
-// is token t's j-th choice. A slot is up to `rows` pairs of one expert; an expert with more pairs
-// has several slots, one with none has no slot. With one row, slot s is pair s: `experts` are the
-// router's ids, of which negative ones are no expert, and `count` and `pairs` are not read.
-struct ExpertSlots {
-  int32_t rows = 0;                  // pairs per slot: 1, 8 or 16
-  const int32_t* count = nullptr;    // [1] number of slots
-  const int32_t* experts = nullptr;  // [max_slots]
-  const int32_t* pairs = nullptr;    // [max_slots, rows]; -1: none
-  int32_t max_slots = 0;
-};
-
-// GroupedMatMulArgs on a GPU, everything in device memory. With swiglu, the weight is a stack of
-// gate and up rows in gate-up order and y[p, i] = silu(min(g, limit)) * clamp(u, -limit, limit) *
-// pair_weights[p], limit 0 meaning none; otherwise y = W x.
-//   y: [pairs, n] f32; with swiglu [pairs, n / 2] bf16. Only rows of pairs in a slot are written.
-struct DeviceGroupedMatMulArgs {
-  Fp8Rows x;
-  const void* x_bf16 = nullptr;  // instead of x: [rows, k] bf16, quantised as x is; slots of 1 row
-  int32_t pairs_per_row = 1;     // x row of pair p is p / pairs_per_row
-  const PackedWeight* weight = nullptr;  // n and k of one expert; packages of all, one by one
-  ExpertSlots slots;
-  bool swiglu = false;
-  float limit = 0;
-  const float* pair_weights = nullptr;  // [pairs]; null: 1
-  // Slots of 1 row that were written before the stream's last expert product of such slots began:
-  // weights may be read while that still runs.
-  bool slots_are_ready = false;
-  void* y = nullptr;
-  int32_t num_units = 0;      // streaming multiprocessors: the grid
-  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
-};
-
 // y[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * gamma.
 //   x, y: [m, k] f32, may alias; gamma: [k] f32 or null (none)
 struct RmsNormArgs {
@@ -179,35 +117,6 @@ struct SparseAttentionArgs {
   TensorView out;
 };
 
-// Which rows of a pool each token sees. Device memory. The counts are plan data: a launch may read
-// them before the kernels ahead of it in the stream have ended.
-struct DeviceKeyRows {
-  const void* pool = nullptr;       // never null
-  const int32_t* rows = nullptr;    // [m, max_rows]; -1: no key
-  const int32_t* counts = nullptr;  // [m], 0 .. max_rows
-  int32_t max_rows = 0;
-};
-
-// SparseAttentionArgs on a GPU, everything in device memory: q and out in bf16, d 512.
-//   q, out: [m, H, d] bf16, must not alias; sink: [H] f32
-struct DeviceSparseAttentionArgs {
-  const void* q = nullptr;
-  DeviceKeyRows window;
-  DeviceKeyRows entries;
-  DType kv_dtype = DType::kBf16;  // kBf16, or kF8E4m3: quant::Fp8KeyLayout of 448 and 64
-  const float* sink = nullptr;
-  float scale = 0;
-  void* out = nullptr;
-  int32_t m = 0;
-  int32_t heads = 0;
-  int32_t num_units = 0;  // streaming multiprocessors
-  // What was complete before the stream's last kernel began, and may be read while it runs.
-  bool is_q_ready = false;
-  bool is_window_ready = false;  // pool and rows
-  bool are_entries_ready = false;
-  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
-};
-
 // Rows 0 .. count - 1 of a sequence's compressed entries: entry c is row c % entries_per_page of
 // page pages[c / entries_per_page].
 struct PagedRows {
@@ -236,51 +145,6 @@ struct TopKArgs {
   int32_t k = 0;
   TensorView indices;               // [m, k] i32
   std::span<int32_t> num_selected;  // [m]: min(k, counts[t])
-};
-
-// Rows of the pools of all tokens' sequences, as PagedRows. Device memory; pages and counts are
-// plan data, see DeviceKeyRows.
-struct DevicePagedRows {
-  const void* pool = nullptr;
-  const int32_t* pages = nullptr;   // [m, max_pages]
-  const int32_t* counts = nullptr;  // [m]
-  int32_t max_pages = 0;
-  int32_t entries_per_page = 0;
-};
-
-// IndexerScoreArgs on a GPU, everything in device memory, key width 128, keys in bf16.
-//   q: [m, Hi, 128] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
-struct DeviceIndexerScoreArgs {
-  const void* q = nullptr;
-  const float* head_weights = nullptr;
-  DevicePagedRows keys;
-  float* scores = nullptr;
-  int64_t columns = 0;  // at least every count
-  int32_t m = 0;
-  int32_t heads = 0;
-  int32_t unscored_count = 0;  // tokens with at most so many entries keep all: nothing is written
-  int32_t num_units = 0;       // streaming multiprocessors
-  bool is_dependent = false;   // launch as a programmatic dependent of the stream's last kernel
-};
-
-// TopKArgs on a GPU, everything in device memory; what is not selected is -1. With pages, an index
-// becomes the pool row of its entry: pages[t, index / entries_per_page] * entries_per_page + index
-// % entries_per_page.
-//   scores: [m, columns] f32, aligned to 16, columns and k multiples of 4; counts: [m], plan data;
-//   indices: [m, k] i32; num_selected: [m] i32
-struct DeviceTopKArgs {
-  const float* scores = nullptr;
-  const int32_t* counts = nullptr;
-  int64_t columns = 0;
-  int32_t m = 0;
-  int32_t k = 0;
-  const int32_t* pages = nullptr;  // [m, max_pages] or null
-  int32_t max_pages = 0;
-  int32_t entries_per_page = 0;
-  int32_t* indices = nullptr;
-  int32_t* num_selected = nullptr;  // null: not wanted
-  std::byte* workspace = nullptr;   // cuda::top_k_workspace_bytes(), aligned to 16
-  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
 
 // Softmax-weighted pooling of the compressor (spec 3.5): for entry e and channel a,

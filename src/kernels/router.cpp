@@ -2,7 +2,11 @@
 // not.
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "base/check.h"
+#include "base/checked_math.h"
+#include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
 
 namespace nibble::kernels {
@@ -188,9 +192,7 @@ bool is_candidate(const KernelInfo& kernel,
 
 }  // namespace
 
-bool is_reference(const KernelInfo& kernel) {
-  return kernel.target.kind == device::DeviceKind::kCpu && kernel.unit == ComputeUnit::kScalar;
-}
+bool is_reference(const KernelInfo& kernel) { return kernel.unit == ComputeUnit::kScalar; }
 
 std::optional<Refusal> check(const KernelInfo& kernel,
                              const Problem& problem,
@@ -223,6 +225,91 @@ Result<Route> route(const Problem& problem,
   Error error = unsupported(std::move(message));
   error.reason = code_of(route.refused, options);
   return error;
+}
+
+namespace {
+
+// The rows of one layout, most specialised first, that take `problem` up to some number of rows;
+// empty where they leave a gap.
+std::vector<RangedRoute> cover_rows(std::span<const KernelInfo* const> kernels,
+                                    PackedLayout layout) {
+  std::vector<RangedRoute> routes;
+  int64_t covered = 0;
+  while (true) {
+    const KernelInfo* next = nullptr;
+    for (const KernelInfo* kernel : kernels) {
+      const int64_t m_max = kernel->limits.m_max;
+      if (kernel->layout != layout || (m_max != 0 && m_max <= covered)) continue;
+      next = kernel;
+      break;
+    }
+    if (next == nullptr) return {};
+    covered = next->limits.m_max;
+    routes.push_back({.m_max = covered, .route = {.kernel = next, .refused = {}}});
+    if (covered == 0) return routes;
+  }
+}
+
+}  // namespace
+
+Result<std::vector<RangedRoute>> route_by_rows(const Problem& problem,
+                                               const device::DeviceInfo& device,
+                                               const RouteOptions& options) {
+  Problem one_row = problem;
+  one_row.m_max = 1;
+  std::vector<const KernelInfo*> accepting;
+  std::vector<Refusal> refused;
+  for (const KernelInfo* kernel : all_kernels()) {
+    if (!is_candidate(*kernel, problem, device)) continue;
+    Reason reason = {Cause::kOption, options_reason(*kernel, options)};
+    if (reason.text.empty()) reason = refusal_reason(*kernel, one_row, device, options.for_plan);
+    if (reason.text.empty()) {
+      accepting.push_back(kernel);
+    } else {
+      refused.push_back(
+          {.kernel = kernel->name, .reason = std::move(reason.text), .cause = reason.cause});
+    }
+  }
+  for (const KernelInfo* kernel : accepting) {
+    std::vector<RangedRoute> routes = cover_rows(accepting, kernel->layout);
+    if (routes.empty()) continue;
+    for (RangedRoute& ranged : routes) ranged.route.refused = refused;
+    return routes;
+  }
+  Problem any = problem;
+  any.m_max = 0;
+  return route(any, device, options).error();
+}
+
+const Route& route_for(std::span<const RangedRoute> routes, int64_t m) {
+  for (const RangedRoute& ranged : routes) {
+    if (ranged.m_max == 0 || m <= ranged.m_max) return ranged.route;
+  }
+  CHECK(false) << m << " rows, beyond every route";
+  return routes.back().route;
+}
+
+int32_t num_splits(const KernelInfo& kernel, int64_t n, int64_t k, int32_t num_units) {
+  if (!kernel.splits_k) return 1;
+  return fp8_panel_splits(n, k, num_units);
+}
+
+int32_t choose_slot_rows(const KernelInfo& kernel,
+                         int64_t num_tokens,
+                         int32_t choices,
+                         int32_t num_experts) {
+  // Experts that are chosen at all have a little more than the mean: the next size up holds most
+  // of them in one slot.
+  const int64_t mean = ceil_div(num_tokens * choices, int64_t{num_experts});
+  int32_t chosen = 0;
+  for (const int32_t rows : kernel.slot_rows) {
+    if (rows == 0) break;
+    if (rows == 1 && num_tokens > 1) continue;
+    chosen = rows;
+    if (rows == 1 || rows >= 2 * mean) break;
+  }
+  CHECK(chosen > 0) << kernel.name << " declares no slot_rows for " << num_tokens << " tokens";
+  return chosen;
 }
 
 }  // namespace nibble::kernels

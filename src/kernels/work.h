@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/launch_observer.h"
+#include "kernels/device_args.h"
 #include "kernels/op_args.h"
 
 namespace nibble::kernels {

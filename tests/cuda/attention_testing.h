@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cuda/cuda_testing.h"
-#include "kernels/op_args.h"
+#include "kernels/device_args.h"
 
 namespace nibble::cuda_testing {
 

@@ -169,13 +169,14 @@ std::vector<float> run_plain(const Experts& experts,
   const DeviceArray<uint8_t> codes(x.codes);
   const DeviceArray<float> scales(x.scales);
   const DeviceArray<float> y(num_pairs * static_cast<size_t>(experts.n));
-  launch_expert_matmul_sm90({.x = {reinterpret_cast<const std::byte*>(codes.data()), scales.data()},
-                             .pairs_per_row = pairs_per_row,
-                             .weight = &experts.weight,
-                             .slots = slots.view,
-                             .y = y.data(),
-                             .num_units = gpu()->info().num_units},
-                            gpu()->stream())
+  launch_expert_matmul_sm90(
+      {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
+       .pairs_per_row = pairs_per_row,
+       .weight = &experts.weight,
+       .slots = slots.view,
+       .y = y.data(),
+       .num_units = gpu()->info().num_units},
+      gpu()->stream())
       .value();
   return y.to_host();
 }
@@ -240,7 +241,7 @@ TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
     const DeviceArray<float> scales(x.scales), pair_weights(weights);
     const DeviceArray<uint16_t> y(ids.size() * kIntermediate);
     launch_expert_matmul_sm90(
-        {.x = {reinterpret_cast<const std::byte*>(codes.data()), scales.data()},
+        {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
          .pairs_per_row = kChoices,
          .weight = &experts.weight,
          .slots = slots.view,
@@ -321,7 +322,7 @@ TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
       .value();
   const HostFp8Rows quantized{.codes = codes.to_host(), .scales = scales.to_host(), .values = {}};
   const Slots slots = one_row_slots(ids);
-  launch_expert_matmul_sm90({.x_bf16 = rows.data(),
+  launch_expert_matmul_sm90({.x = {.bf16 = rows.data()},
                              .weight = &experts.weight,
                              .slots = slots.view,
                              .slots_are_ready = true,

@@ -99,7 +99,7 @@ std::vector<float> run_sums(const DeviceWeight& weight,
                             int32_t splits = 1) {
   const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
   const DeviceArray<float> y(static_cast<size_t>(splits * m * weight.packed.n));
-  launch_fp8_matmul_sm90({.x = bytes(blocks),
+  launch_fp8_matmul_sm90({.x = {.fp8_blocks = bytes(blocks)},
                           .m = m,
                           .weight = &weight.packed,
                           .groups = groups,
@@ -114,7 +114,7 @@ std::vector<float> run_sums(const DeviceWeight& weight,
 HostCodes run_codes(const DeviceWeight& weight, const HostFp8Rows& x, int32_t m, int32_t groups) {
   const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
   const DeviceArray<uint8_t> y(static_cast<size_t>(weight.packed.n / 128 * fp8_block_bytes(m)));
-  launch_fp8_matmul_sm90({.x = bytes(blocks),
+  launch_fp8_matmul_sm90({.x = {.fp8_blocks = bytes(blocks)},
                           .m = m,
                           .weight = &weight.packed,
                           .groups = groups,

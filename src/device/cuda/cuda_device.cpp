@@ -61,6 +61,13 @@ class CudaDevice final : public Device {
     CUDA_TRY(cudaMemsetAsync(data, 0, static_cast<size_t>(num_bytes), native(stream_)));
     return buffer;
   }
+  Result<void> copy_in(void* device, const void* host, int64_t num_bytes) override {
+    return copy_to_device(device, host, num_bytes, stream_);
+  }
+  Result<void> copy_out(void* host, const void* device, int64_t num_bytes) override {
+    return copy_to_host(host, device, num_bytes, stream_);
+  }
+  Result<void> synchronize() override { return device::synchronize(stream_); }
 
  private:
   DeviceInfo info_;

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(256) combine_pairs(const float4* experts,
 
 }  // namespace
 
-Result<void> launch_make_slots(const MakeSlotsArgs& args, device::Stream& stream) {
+Result<void> launch_make_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
   const auto words = static_cast<int32_t>(ceil_div(args.num_pairs, 32));
   DCHECK(args.num_experts <= 1024 && args.num_experts * words <= 49152) << args.num_pairs;
   return launch_kernel(&make_slots,

@@ -5,31 +5,12 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "kernels/op_args.h"
+#include "kernels/device_args.h"
 
 namespace nibble::kernels::cuda {
 
-// Groups pairs by expert into slots, in ascending order of expert and pair, so that equal choices
-// give equal slots. Ids outside of 0 .. num_experts - 1 get no slot.
-//   ids: [num_pairs]; all in device memory. Limits: num_experts <= 1024, and num_experts *
-//   ceil(num_pairs / 32) <= 49152
-struct MakeSlotsArgs {
-  const int32_t* ids = nullptr;
-  int32_t num_pairs = 0;
-  int32_t num_experts = 0;
-  int32_t rows = 0;  // pairs per slot
-  int32_t* count = nullptr;
-  int32_t* experts = nullptr;
-  int32_t* pairs = nullptr;  // room for max_slots(num_pairs, num_experts, rows) slots
-  bool is_dependent = false;
-};
-Result<void> launch_make_slots(const MakeSlotsArgs& args, device::Stream& stream);
-
-// The most slots that any choice can need.
-constexpr int32_t max_slots(int32_t num_pairs, int32_t num_experts, int32_t rows) {
-  const int32_t touched = num_pairs < num_experts ? num_pairs : num_experts;
-  return touched + (num_pairs - touched) / rows;
-}
+// Limits: num_experts <= 1024, and num_experts * ceil(num_pairs / 32) <= 49152.
+Result<void> launch_make_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream);
 
 // Rows to E4M3 codes with one power-of-two scale per 128 values: max(|x|, 1e-4) / 448 rounded up.
 //   x: [rows, k] bf16; codes: [rows, k]; scales: [rows, k / 128]; k a multiple of 128

@@ -100,11 +100,11 @@ Result<void> launch_expert_matmul_sm90_shaped(const DeviceGroupedMatMulArgs& arg
   DCHECK(weight.n % kPanelRows == 0 && weight.k % kStageK == 0 && weight.k <= kMaxK);
   DCHECK(args.slots.rows == kOneSlotRow || args.slots.rows == kSmallSlotRows ||
          args.slots.rows == kLargeSlotRows);
-  DCHECK(args.slots.rows == kOneSlotRow || (args.x_bf16 == nullptr && !args.slots_are_ready));
+  DCHECK(args.slots.rows == kOneSlotRow || (args.x.bf16 == nullptr && !args.slots_are_ready));
   DCHECK(shape.ring_stages % shape.warpgroups == 0 && shape.ring_stages <= kMaxStages);
-  const ExpertMatMulParams params{.x_codes = reinterpret_cast<const uint8_t*>(args.x.codes),
-                                  .x_scales = args.x.scales,
-                                  .x_bf16 = static_cast<const __nv_bfloat16*>(args.x_bf16),
+  const ExpertMatMulParams params{.x_codes = reinterpret_cast<const uint8_t*>(args.x.fp8),
+                                  .x_scales = args.x.fp8_scales,
+                                  .x_bf16 = static_cast<const __nv_bfloat16*>(args.x.bf16),
                                   .pairs_per_row = args.pairs_per_row,
                                   .weights = reinterpret_cast<const uint8_t*>(weight.codes),
                                   .row_multipliers = weight.global_scales,

@@ -32,13 +32,6 @@ Result<void> launch(Fp8MatMulParams params, const DeviceMatMulArgs& args, device
 
 }  // namespace
 
-int32_t fp8_matmul_splits(int64_t n, int64_t k, int32_t num_units) {
-  const int64_t panels = n / kFp8PanelRows;
-  int32_t splits = 1;
-  while (panels * splits * 2 <= num_units && k % (int64_t{512} * splits) == 0) splits *= 2;
-  return splits;
-}
-
 Result<void> launch_fp8_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
   const PackedWeight& weight = *args.weight;
   const bool quantize = args.y_fp8 != nullptr;
@@ -48,7 +41,7 @@ Result<void> launch_fp8_matmul_sm90(const DeviceMatMulArgs& args, device::Stream
       << weight.k;
   DCHECK(weight.n % (kFp8PanelRows * (quantize ? 2 : 1) * args.groups) == 0) << weight.n;
   DCHECK(!quantize || args.splits == 1) << args.splits;
-  const Fp8MatMulParams params{.x = reinterpret_cast<const uint8_t*>(args.x),
+  const Fp8MatMulParams params{.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks),
                                .m = args.m,
                                .block_bytes = static_cast<int>(fp8_block_bytes(args.m)),
                                .groups = args.groups,

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/device.h"
-#include "kernels/op_args.h"
+#include "kernels/device_args.h"
 
 namespace nibble::kernels::cuda {
 
