@@ -334,19 +334,21 @@ struct DeviceKeyRows {
   int32_t max_rows = 0;
 };
 
-// SparseAttentionArgs on a GPU, everything in device memory: q and out in bf16, d 512.
+// SparseAttentionArgs on a GPU, everything in device memory: q and out in bf16.
 //   q, out: [m, H, d] bf16, must not alias; sink: [H] f32
 struct DeviceSparseAttentionArgs {
   const void* q = nullptr;
   DeviceKeyRows window;
   DeviceKeyRows entries;
-  DType kv_dtype = DType::kBf16;  // kBf16, or kF8E4m3: quant::Fp8KeyLayout of 448 and 64
+  DType kv_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::Fp8KeyLayout
   const float* sink = nullptr;
   float scale = 0;
   void* out = nullptr;
   int32_t m = 0;
   int32_t heads = 0;
-  int32_t num_units = 0;  // streaming multiprocessors
+  int32_t head_dim = 512;
+  int32_t num_rotary = 64;  // of keys in kF8E4m3
+  int32_t num_units = 0;    // streaming multiprocessors
   // What was complete before the stream's last kernel began, and may be read while it runs.
   bool is_q_ready = false;
   bool is_window_ready = false;  // pool and rows
@@ -376,8 +378,8 @@ struct DevicePagedRows {
   int32_t entries_per_page = 0;
 };
 
-// IndexerScoreArgs on a GPU, everything in device memory, key width 128, keys in bf16.
-//   q: [m, Hi, 128] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
+// IndexerScoreArgs on a GPU, everything in device memory.
+//   q: [m, Hi, width] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
 struct DeviceIndexerScoreArgs {
   const void* q = nullptr;
   const float* head_weights = nullptr;
@@ -386,6 +388,8 @@ struct DeviceIndexerScoreArgs {
   int64_t columns = 0;  // at least every count
   int32_t m = 0;
   int32_t heads = 0;
+  int32_t width = 128;
+  DType key_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::fp8_index_key rows
   int32_t unscored_count = 0;  // tokens with at most so many entries keep all: nothing is written
   int32_t num_units = 0;       // streaming multiprocessors
   bool is_dependent = false;   // launch as a programmatic dependent of the stream's last kernel

@@ -92,7 +92,7 @@ Work work_of(const DeviceMatMulArgs& args, const ReadInts& /*read*/) {
 Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
   const PackedWeight& weight = *args.weight;
   const Routed routed = routed_of(args.slots, read);
-  const int64_t in = weight.k * (args.x_bf16 != nullptr ? 2 : 1);
+  const int64_t in = weight.k * (args.x.bf16 != nullptr ? 2 : 1);
   const int64_t out = args.swiglu ? weight.n : weight.n * 4;  // n / 2 of bf16, or n of f32
   return work(routed.experts * weight_bytes(weight) + routed.pairs * (in + out),
               2 * routed.pairs * weight.n * weight.k);
@@ -109,10 +109,14 @@ Work work_of(const SparseAttentionArgs& args, const ReadInts& /*read*/) {
 }
 
 Work work_of(const DeviceSparseAttentionArgs& args, const ReadInts& read) {
-  constexpr int64_t kWidth = 512, kRotary = 64;
   const int64_t keys = sum_of(args.window.counts, args.m, args.window.max_rows, read) +
                        sum_of(args.entries.counts, args.m, args.entries.max_rows, read);
-  return attention(args.m, args.heads, kWidth, 2, keys, key_bytes(args.kv_dtype, kWidth, kRotary));
+  return attention(args.m,
+                   args.heads,
+                   args.head_dim,
+                   2,
+                   keys,
+                   key_bytes(args.kv_dtype, args.head_dim, args.num_rotary));
 }
 
 // Tokens of one sequence see the same entries: what they share is counted once where that is known.
