@@ -3,7 +3,7 @@
 # Makes the static library nibble_<name> from src/<name>, links exactly its permitted layers, checks that each
 # header compiles alone, and builds one test binary from the folder's *_test.cpp files.
 # In folders named cuda, files named cuda_* need the CUDA toolkit and no_cuda.cpp stands in for them without it; *.cu
-# files join the layer where the CUDA backend is built.
+# files join the layer where the CUDA backend is built. See NibbleCuda.cmake for what is built for one generation only.
 # Files named *_testing.{h,cpp} belong to the tests only; TESTING names such files of other layers that the tests use.
 function(add_layer)
   cmake_parse_arguments(ARG "" "NAME" "DEPS;EXTERNAL;TESTING" ${ARGN})
@@ -18,8 +18,9 @@ function(add_layer)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${dir}/*.cu)
   if(NIBBLE_CUDA)
     list(FILTER sources EXCLUDE REGEX "/cuda/no_cuda\\.cpp$")
+    filter_cuda_generations(sources)
   else()
-    list(FILTER sources EXCLUDE REGEX "/cuda/cuda_[^/]*\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/cuda/(sm[0-9]+/)?(cuda_[^/]*|not_built)\\.cpp$")
     list(FILTER headers EXCLUDE REGEX "/cuda/cuda_[^/]*\\.h$")
   endif()
 

@@ -1,5 +1,6 @@
 // Blocks of a cluster: their barrier, and stores into each other's shared memory. Device code only.
-// Source: PTX ISA 9.0, "barrier.cluster", "mapa", "st.async".
+// Before sm_90 a block is a cluster of its own, without asynchronous stores. Source: PTX ISA 9.0,
+// "barrier.cluster", "mapa", "st.async".
 #pragma once
 
 #include <cstdint>
@@ -9,20 +10,35 @@ namespace nibble::kernels::cuda {
 // The two halves of a barrier of all threads of the cluster: what was written before arriving is
 // visible after waiting.
 __device__ __forceinline__ void cluster_arrive() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void cluster_wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
 }
 // The place of `address` of this block's shared memory in that of block `rank`.
-__device__ __forceinline__ uint32_t shared_address_of_rank(uint32_t address, uint32_t rank) {
+__device__ __forceinline__ uint32_t shared_address_of_rank(uint32_t address,
+                                                           [[maybe_unused]] uint32_t rank) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
+#else
+  return address;
+#endif
 }
 // `address` is of block `rank`, see above; visible there after a barrier of the cluster.
 __device__ __forceinline__ void store_to_rank(uint32_t address, uint32_t value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+#else
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+#endif
 }
 // Stores that report their bytes to a barrier of the block they go to. Both addresses are of that
 // block; 16-byte stores are aligned to 16.
@@ -63,14 +79,22 @@ __device__ __forceinline__ void bulk_copy_to_rank(uint32_t destination,
 
 // This block's place in its cluster.
 __device__ __forceinline__ uint32_t cluster_rank() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
+#else
+  return 0;
+#endif
 }
 // Reads a value of another block's memory, at an address of shared_address_of_rank().
 __device__ __forceinline__ float load_from_rank(uint32_t address) {
   float value;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#else
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#endif
   return value;
 }
 

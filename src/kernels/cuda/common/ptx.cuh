@@ -104,15 +104,19 @@ __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// --- programmatic dependent launch ---
+// --- programmatic dependent launch: from sm_90 on; before that, kernels follow each other ---
 
 // Waits until the kernels before this one have finished and their writes are visible.
 __device__ __forceinline__ void wait_for_predecessors() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 // Lets the next kernel of the stream start its part before wait_for_predecessors().
 __device__ __forceinline__ void launch_dependents() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace nibble::kernels::cuda
