@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
+#include "kernels/slab16.h"
 #include "quant/reference.h"
 
 namespace nibble::kernels {
@@ -315,6 +316,8 @@ std::string_view layout_name(PackedLayout layout) {
       return "panel64";
     case PackedLayout::kFp8Panel64:
       return "fp8_panel64";
+    case PackedLayout::kSlab16:
+      return "slab16";
   }
   return "unknown";
 }
@@ -323,6 +326,7 @@ int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
   if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
   if (layout == PackedLayout::kFp8Panel64) return fp8_panel_bytes(n, k).total();
+  if (layout == PackedLayout::kSlab16) return slab16_bytes(format, n, k);
   return offsets_of(layout == PackedLayout::kInterleaved16
                         ? interleaved16_parts(format, n, k, scale_dtype)
                         : row_major_parts(format, n, k))
@@ -342,6 +346,8 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
       return pack_panel64(sources, PanelOrder::kNatural);
     case PackedLayout::kFp8Panel64:
       return pack_fp8_panel64(sources);
+    case PackedLayout::kSlab16:
+      return pack_slab16(sources, PanelOrder::kNatural);
     case PackedLayout::kNone:
       break;
   }
@@ -356,6 +362,8 @@ void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out) {
     unpack_panel64_row(weight, row, out);
   } else if (weight.layout == PackedLayout::kFp8Panel64) {
     unpack_fp8_panel64_row(weight, row, out);
+  } else if (weight.layout == PackedLayout::kSlab16) {
+    unpack_slab16_row(weight, row, out);
   } else {
     unpack_row_major(weight, row, out.data());
   }

@@ -20,6 +20,7 @@ enum class PackedLayout : uint8_t {
                    // zero rows
   kPanel64,        // MXFP4 for GPU warpgroups: kernels/panel64.h
   kFp8Panel64,     // FP8 128x128 for GPU warpgroups: kernels/fp8_panel64.h
+  kSlab16,         // MXFP4, NVFP4 and FP8 128x128 for GPU warps: kernels/slab16.h
 };
 std::string_view layout_name(PackedLayout layout);
 
@@ -31,9 +32,9 @@ struct PackedWeight {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;     // null for formats without
   DType scale_dtype = DType::kF32;       // of `scales`: kInterleaved16 as stored, others f32
-  const float* global_scales = nullptr;  // kInterleaved16 of formats with global scales, kPanel64:
-                                         // one per row, padded rows too
-  device::Buffer storage;                // what the pointers point into
+  const float* global_scales = nullptr;  // kInterleaved16 and kSlab16 of formats with global
+                                         // scales, kPanel64: one per row, padded rows too
+  device::Buffer storage;  // what the pointers point into
 
   int64_t num_bytes() const { return storage.num_bytes(); }
 };
