@@ -28,7 +28,7 @@ const KernelInfo* reference_of(const KernelInfo& kernel) {
   for (const KernelInfo* row : all_kernels()) {
     if (row->op == kernel.op && row->has_weight == kernel.has_weight &&
         row->weight == kernel.weight && row->keys == kernel.keys &&
-        row->unit == ComputeUnit::kScalar) {
+        row->target.kind == kernel.target.kind && row->unit == ComputeUnit::kScalar) {
       reference = row;  // the last one: reference rows end the table
     }
   }

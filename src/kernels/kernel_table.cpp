@@ -24,7 +24,8 @@ std::string limits_text(const Limits& limits) {
 
 // The same in every build: whether a CUDA kernel runs depends on the build.
 std::string status_text(const KernelInfo& kernel) {
-  if (kernel.target.kind == device::DeviceKind::kCuda && kernel.status != Status::kPlanned) {
+  if (kernel.target.kind == device::DeviceKind::kCuda && !is_reference(kernel) &&
+      kernel.status != Status::kPlanned) {
     return "runs in CUDA builds";
   }
   return std::string(status_name(kernel.status));

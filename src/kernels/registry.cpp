@@ -17,6 +17,8 @@ std::vector<const KernelInfo*> all_kernels() {
       cuda_planned_ops_kernels(),
       reference_matmul_kernels(),
       reference_ops_kernels(),
+      reference_device_matmul_kernels(),
+      reference_device_attention_kernels(),
   };
   std::vector<const KernelInfo*> kernels;
   for (const std::span<const KernelInfo> table : tables) {
