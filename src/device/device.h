@@ -58,6 +58,11 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual Result<Buffer> allocate(int64_t num_bytes) = 0;
+  // Host memory that this device copies from and to at full speed, beside other work: pinned for a
+  // GPU. Not zero-filled.
+  virtual Result<Buffer> allocate_host(int64_t num_bytes) = 0;
+  // Bytes that allocate() can still give, at this moment.
+  virtual Result<int64_t> free_bytes() const = 0;
   virtual Stream& stream() = 0;
 
   // Copies between host memory and this device's, ordered in the stream; the host side must stay

@@ -32,6 +32,10 @@ int64_t physical_memory_bytes() {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
 }
 
+int64_t available_memory_bytes() {
+  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
+}
+
 Result<IsaSet> limit_isa(IsaSet detected, IsaLevel level) {
   switch (level) {
     case IsaLevel::kScalar:
@@ -63,6 +67,8 @@ class HostDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   Result<Buffer> allocate(int64_t num_bytes) override { return Buffer::allocate(num_bytes); }
+  Result<Buffer> allocate_host(int64_t num_bytes) override { return Buffer::allocate(num_bytes); }
+  Result<int64_t> free_bytes() const override { return available_memory_bytes(); }
   Stream& stream() override { return stream_; }
   Result<void> copy_in(void* device, const void* host, int64_t num_bytes) override {
     std::memcpy(device, host, static_cast<size_t>(num_bytes));

@@ -20,27 +20,6 @@ int64_t code_offset(int64_t tiles, int64_t row, int64_t column) {
 
 int64_t tiles_per_panel(int64_t k) { return ceil_div(k, kFp8TileK); }
 
-// Checks the sources and returns their number of rows.
-Result<int64_t> count_rows(std::span<const WeightRows> sources) {
-  int64_t n = 0;
-  for (const auto& [weight, row_begin, row_end] : sources) {
-    if (weight.format != quant::Format::kFp8E4m3Block128x128 ||
-        weight.k != sources.front().weight.k) {
-      return invalid_argument("fp8_panel64: " + std::string(quant::format_name(weight.format)) +
-                              " " + Shape{weight.n, weight.k}.to_string() +
-                              ", expected fp8_block128x128 rows of one k");
-    }
-    if (row_begin % kFp8PanelRows != 0 || n % kFp8PanelRows != 0) {
-      return unsupported("fp8_panel64: rows " + std::to_string(row_begin) + " to " +
-                         std::to_string(row_end) + " at row " + std::to_string(n) +
-                         " of the stack, expected multiples of 64, so that a panel has one scale");
-    }
-    n += row_end - row_begin;
-  }
-  if (n == 0) return invalid_argument("fp8_panel64: no rows");
-  return n;
-}
-
 // Writes one row of a source as row `row` of the stack.
 void pack_row(const quant::WeightView& source, int64_t source_row, int64_t row, std::byte* codes) {
   const auto* const from =
@@ -63,8 +42,28 @@ void pack_panel_scales(const quant::WeightView& source, int64_t source_row, floa
 
 }  // namespace
 
+Result<int64_t> check_fp8_panel64(std::span<const WeightRows> sources) {
+  int64_t n = 0;
+  for (const auto& [weight, row_begin, row_end] : sources) {
+    if (weight.format != quant::Format::kFp8E4m3Block128x128 ||
+        weight.k != sources.front().weight.k) {
+      return invalid_argument("fp8_panel64: " + std::string(quant::format_name(weight.format)) +
+                              " " + Shape{weight.n, weight.k}.to_string() +
+                              ", expected fp8_block128x128 rows of one k");
+    }
+    if (row_begin % kFp8PanelRows != 0 || n % kFp8PanelRows != 0) {
+      return unsupported("fp8_panel64: rows " + std::to_string(row_begin) + " to " +
+                         std::to_string(row_end) + " at row " + std::to_string(n) +
+                         " of the stack, expected multiples of 64, so that a panel has one scale");
+    }
+    n += row_end - row_begin;
+  }
+  if (n == 0) return invalid_argument("fp8_panel64: no rows");
+  return n;
+}
+
 Result<PackedWeight> pack_fp8_panel64(std::span<const WeightRows> sources) {
-  TRY_ASSIGN(const int64_t n, count_rows(sources));
+  TRY_ASSIGN(const int64_t n, check_fp8_panel64(sources));
   PackedWeight packed;
   packed.format = quant::Format::kFp8E4m3Block128x128;
   packed.layout = PackedLayout::kFp8Panel64;

@@ -44,6 +44,8 @@ constexpr int32_t fp8_panel_splits(int64_t n, int64_t k, int32_t num_units) {
 // Packs FP8 128x128 rows. kUnsupported when a panel would hold rows of two scale blocks (sources
 // are then not cut at multiples of 64), kInvalidArgument for other formats.
 Result<PackedWeight> pack_fp8_panel64(std::span<const WeightRows> sources);
+// Its errors without memory; else the number of rows.
+Result<int64_t> check_fp8_panel64(std::span<const WeightRows> sources);
 // Decodes row `row`.   out: [k]
 void unpack_fp8_panel64_row(const PackedWeight& weight, int64_t row, std::span<float> out);
 

@@ -52,50 +52,19 @@ std::string describe(const quant::WeightView& weight) {
          Shape{weight.n, weight.k}.to_string();
 }
 
-Result<void> check_sources(std::span<const WeightRows> sources) {
-  if (sources.empty()) return invalid_argument("pack: no source");
-  const quant::WeightView& first = sources.front().weight;
-  const FormatInfo& info = quant::format_info(first.format);
-  for (const auto& [weight, row_begin, row_end] : sources) {
-    if (weight.format != first.format || weight.k != first.k ||
-        (info.has_scales() && weight.scales.dtype != first.scales.dtype)) {
-      return invalid_argument("pack: cannot stack " + describe(weight) + " with scales " +
-                              std::string(dtype_name(weight.scales.dtype)) + " on " +
-                              describe(first) + " with scales " +
-                              std::string(dtype_name(first.scales.dtype)));
-    }
-    if (row_begin < 0 || row_begin > row_end || row_end > weight.n) {
-      return invalid_argument("pack: rows " + std::to_string(row_begin) + " to " +
-                              std::to_string(row_end) + " of " + describe(weight));
-    }
-    if (weight.k % quant::k_multiple(weight.format) != 0) {
-      return invalid_argument("pack: k of " + describe(weight) + " is not a multiple of " +
-                              std::to_string(quant::k_multiple(weight.format)));
-    }
-  }
-  return {};
-}
-
 int64_t num_groups(Format format, int64_t k) { return ceil_div(k, group_size(format, k)); }
 
 int64_t row_bytes(Format format, int64_t k) {
   return k * quant::format_info(format).bits_per_weight / 8;
 }
 
-// Byte sizes of the parts of a packed weight, each starting on its own cache line.
-struct Parts {
-  int64_t codes = 0;
-  int64_t scales = 0;
-  int64_t global_scales = 0;
-};
-
-// Offsets of the parts and their total.
+// Offsets of the parts, each starting on its own cache line, and their total.
 struct Offsets {
   int64_t scales = 0;
   int64_t global_scales = 0;
   int64_t end = 0;
 };
-Offsets offsets_of(const Parts& parts) {
+Offsets offsets_of(const PackedParts& parts) {
   constexpr int64_t kLine = 64;
   Offsets offsets;
   offsets.scales = round_up(parts.codes, kLine);
@@ -104,13 +73,13 @@ Offsets offsets_of(const Parts& parts) {
   return offsets;
 }
 
-Parts row_major_parts(Format format, int64_t n, int64_t k) {
+PackedParts row_major_parts(Format format, int64_t n, int64_t k) {
   const bool has_scales = quant::format_info(format).has_scales();
   return {.codes = n * row_bytes(format, k),
           .scales = has_scales ? n * num_groups(format, k) * 4 : 0};
 }
 
-Parts interleaved16_parts(Format format, int64_t n, int64_t k, DType scale_dtype) {
+PackedParts interleaved16_parts(Format format, int64_t n, int64_t k, DType scale_dtype) {
   const FormatInfo& info = quant::format_info(format);
   const int64_t blocks = ceil_div(n, kInterleavedRows);
   const int64_t scale_bytes = info.has_scales() ? dtype_size(scale_dtype) : 0;
@@ -122,7 +91,7 @@ Parts interleaved16_parts(Format format, int64_t n, int64_t k, DType scale_dtype
 Result<PackedWeight> allocate_packed(const quant::WeightView& like,
                                      int64_t n,
                                      PackedLayout layout,
-                                     const Parts& parts) {
+                                     const PackedParts& parts) {
   const auto [scales_at, globals_at, end] = offsets_of(parts);
   PackedWeight packed;
   TRY_ASSIGN(packed.storage, device::Buffer::allocate(end));
@@ -322,6 +291,47 @@ std::string_view layout_name(PackedLayout layout) {
   return "unknown";
 }
 
+Result<void> check_stack(std::span<const WeightRows> sources) {
+  if (sources.empty()) return invalid_argument("pack: no source");
+  const quant::WeightView& first = sources.front().weight;
+  const FormatInfo& info = quant::format_info(first.format);
+  for (const auto& [weight, row_begin, row_end] : sources) {
+    if (weight.format != first.format || weight.k != first.k ||
+        (info.has_scales() && weight.scales.dtype != first.scales.dtype)) {
+      return invalid_argument("pack: cannot stack " + describe(weight) + " with scales " +
+                              std::string(dtype_name(weight.scales.dtype)) + " on " +
+                              describe(first) + " with scales " +
+                              std::string(dtype_name(first.scales.dtype)));
+    }
+    if (row_begin < 0 || row_begin > row_end || row_end > weight.n) {
+      return invalid_argument("pack: rows " + std::to_string(row_begin) + " to " +
+                              std::to_string(row_end) + " of " + describe(weight));
+    }
+    if (weight.k % quant::k_multiple(weight.format) != 0) {
+      return invalid_argument("pack: k of " + describe(weight) + " is not a multiple of " +
+                              std::to_string(quant::k_multiple(weight.format)));
+    }
+  }
+  return {};
+}
+
+PackedParts packed_weight_parts(
+    Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
+  switch (layout) {
+    case PackedLayout::kRowMajor:
+      return row_major_parts(format, n, k);
+    case PackedLayout::kInterleaved16:
+      return interleaved16_parts(format, n, k, scale_dtype);
+    case PackedLayout::kPanel64:
+      return {.codes = panel_bytes(n, k), .global_scales = num_panels(n) * kPanelRows * 4};
+    case PackedLayout::kFp8Panel64:
+      return {.codes = fp8_panel_bytes(n, k).codes, .scales = fp8_panel_bytes(n, k).scales};
+    case PackedLayout::kNone:
+      break;
+  }
+  return {};
+}
+
 int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
   if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
@@ -334,7 +344,7 @@ int64_t packed_weight_bytes(
 }
 
 Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayout layout) {
-  TRY(check_sources(sources));
+  TRY(check_stack(sources));
   const std::vector<SourceRow> rows = list_rows(sources);
   const quant::WeightView& like = sources.front().weight;
   switch (layout) {

@@ -52,6 +52,17 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
 // Bytes that a packed [n, k] weight takes, with scales stored as `scale_dtype`. For plans.
 int64_t packed_weight_bytes(
     quant::Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout);
+// The parts of such a weight: `codes`, `scales` and `global_scales` of PackedWeight, without what
+// aligns them.
+struct PackedParts {
+  int64_t codes = 0;
+  int64_t scales = 0;
+  int64_t global_scales = 0;
+};
+PackedParts packed_weight_parts(
+    quant::Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout);
+// Errors of pack_weight() that concern sources of any layout.
+Result<void> check_stack(std::span<const WeightRows> sources);
 // The inverse: decodes row `row`, or all rows, to f32.   out: [k], or [n, k] row-major
 void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out);
 void unpack_weight(const PackedWeight& weight, std::span<float> out);

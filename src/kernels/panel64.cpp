@@ -104,23 +104,6 @@ std::vector<StoredRow> stored_rows(std::span<const WeightRows> sources, PanelOrd
   return rows;
 }
 
-Result<void> check_sources(std::span<const WeightRows> sources, PanelOrder order) {
-  int64_t n = 0;
-  for (const auto& [weight, row_begin, row_end] : sources) {
-    if (weight.format != quant::Format::kMxfp4 || weight.k != sources.front().weight.k) {
-      return invalid_argument("panel64: " + std::string(quant::format_name(weight.format)) + " " +
-                              Shape{weight.n, weight.k}.to_string() +
-                              ", expected mxfp4 rows of one k");
-    }
-    n += row_end - row_begin;
-  }
-  if (n == 0 || (order == PanelOrder::kGateUp && n % 16 != 0)) {
-    return invalid_argument("panel64: " + std::to_string(n) +
-                            " rows, expected a positive multiple of 16 for gate and up");
-  }
-  return {};
-}
-
 // Writes one row; returns its multiplier.
 Result<float> pack_row(const StoredRow& source, int64_t row, std::byte* package) {
   const int64_t k = source.weight->k;
@@ -153,8 +136,25 @@ int64_t panel_source_row(PanelOrder order, int64_t n, int64_t row) {
   return row % 16 < 8 ? within : n / 2 + within;
 }
 
+Result<void> check_panel64(std::span<const WeightRows> sources, PanelOrder order) {
+  int64_t n = 0;
+  for (const auto& [weight, row_begin, row_end] : sources) {
+    if (weight.format != quant::Format::kMxfp4 || weight.k != sources.front().weight.k) {
+      return invalid_argument("panel64: " + std::string(quant::format_name(weight.format)) + " " +
+                              Shape{weight.n, weight.k}.to_string() +
+                              ", expected mxfp4 rows of one k");
+    }
+    n += row_end - row_begin;
+  }
+  if (n == 0 || (order == PanelOrder::kGateUp && n % 16 != 0)) {
+    return invalid_argument("panel64: " + std::to_string(n) +
+                            " rows, expected a positive multiple of 16 for gate and up");
+  }
+  return {};
+}
+
 Result<PackedWeight> pack_panel64(std::span<const WeightRows> sources, PanelOrder order) {
-  TRY(check_sources(sources, order));
+  TRY(check_panel64(sources, order));
   const std::vector<StoredRow> rows = stored_rows(sources, order);
   const auto n = static_cast<int64_t>(rows.size());
   PackedWeight packed;

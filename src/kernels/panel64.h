@@ -49,6 +49,8 @@ int64_t panel_source_row(PanelOrder order, int64_t n, int64_t row);
 // Packs MXFP4 rows. kUnsupported when the group exponents of one row differ by more than 26 (the
 // message names the row), kInvalidArgument for other formats.
 Result<PackedWeight> pack_panel64(std::span<const WeightRows> sources, PanelOrder order);
+// Its errors but that of a row's exponents.
+Result<void> check_panel64(std::span<const WeightRows> sources, PanelOrder order);
 // Decodes row `row` of the panel order.   out: [k]
 void unpack_panel64_row(const PackedWeight& weight, int64_t row, std::span<float> out);
 

@@ -35,6 +35,12 @@ void release_device_memory(std::byte* data, int64_t num_bytes) {
   log_warning("cudaFree of {} bytes: {}", num_bytes, cudaGetErrorString(status));
 }
 
+void release_pinned_memory(std::byte* data, int64_t num_bytes) {
+  const cudaError_t status = cudaFreeHost(data);
+  if (status == cudaSuccess || status == cudaErrorCudartUnloading) return;
+  log_warning("cudaFreeHost of {} bytes: {}", num_bytes, cudaGetErrorString(status));
+}
+
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
 
 class CudaDevice final : public Device {
@@ -60,6 +66,19 @@ class CudaDevice final : public Device {
     Buffer buffer = Buffer::adopt(static_cast<std::byte*>(data), num_bytes, &release_device_memory);
     CUDA_TRY(cudaMemsetAsync(data, 0, static_cast<size_t>(num_bytes), native(stream_)));
     return buffer;
+  }
+  Result<Buffer> allocate_host(int64_t num_bytes) override {
+    if (num_bytes == 0) return Buffer{};
+    CUDA_TRY(cudaSetDevice(ordinal_));
+    void* data = nullptr;
+    CUDA_TRY(cudaHostAlloc(&data, static_cast<size_t>(num_bytes), cudaHostAllocDefault));
+    return Buffer::adopt(static_cast<std::byte*>(data), num_bytes, &release_pinned_memory);
+  }
+  Result<int64_t> free_bytes() const override {
+    CUDA_TRY(cudaSetDevice(ordinal_));
+    size_t free = 0, total = 0;
+    CUDA_TRY(cudaMemGetInfo(&free, &total));
+    return static_cast<int64_t>(free);
   }
   Result<void> copy_in(void* device, const void* host, int64_t num_bytes) override {
     return copy_to_device(device, host, num_bytes, stream_);

@@ -1,5 +1,6 @@
 // The CUDA backend of builds that have none.
 #include "device/cuda.h"
+#include "device/event.h"
 #include "device/graph.h"
 
 namespace nibble::device {
@@ -46,6 +47,11 @@ Result<Graph> Graph::capture(Stream& /*stream*/, const std::function<Result<void
 }
 Result<void> Graph::launch(Stream& /*stream*/) const { return not_built(); }
 Graph::~Graph() = default;
+
+// Streams of other devices have nothing to wait for.
+Result<void> Event::record(Stream& /*stream*/) { return {}; }
+Result<void> Event::wait() const { return {}; }
+Event::~Event() = default;
 
 Result<double> elapsed_us(Stream& /*stream*/, const std::function<Result<void>()>& /*enqueue*/) {
   return not_built();

@@ -1,5 +1,6 @@
 // Records of CUDA kernels in builds without the backend: known, not launchable.
 #include "kernels/cuda/launchers.h"
+#include "kernels/repack.h"
 
 namespace nibble::kernels::cuda {
 
@@ -8,3 +9,9 @@ std::vector<KernelInfo> with_launchers(std::span<const KernelInfo> table) {
 }
 
 }  // namespace nibble::kernels::cuda
+
+namespace nibble::kernels {
+
+const RepackInfo* find_repack(quant::Format /*format*/, PackedLayout /*layout*/) { return nullptr; }
+
+}  // namespace nibble::kernels
