@@ -1,6 +1,4 @@
-// The token rows of one pass and where they belong: sequences, positions, and the index lists that
-// all layers share. The vectors keep their capacity from pass to pass, so that a steady state
-// allocates nothing.
+// The rows of a pass with the index lists that all layers share on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +6,9 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 #include "layers/linear.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/pass_rows.h"
 #include "models/deepseek_v4/state.h"
 #include "models/model.h"
 
@@ -20,20 +18,6 @@ struct RowRange {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t size() const { return end - begin; }
-};
-
-// A sequence's share of the pass: rows [row_begin, row_begin + num_tokens) hold positions from
-// position_begin on.
-struct SequenceSpan {
-  SlotId slot;
-  int32_t row_begin = 0;
-  int32_t num_tokens = 0;
-  int32_t position_begin = 0;
-  int32_t window_begin = 0;  // the oldest position whose key may be read
-  std::span<const PageId> pages;
-
-  int32_t position_end() const { return position_begin + num_tokens; }
-  int32_t row_of(int32_t position) const { return row_begin + position - position_begin; }
 };
 
 // Rows in the entry pools, entry by entry, of every sequence; all layers of one ratio share them.
@@ -47,11 +31,7 @@ struct EntryRows {
   }
 };
 
-struct Batch {
-  std::vector<int32_t> token_ids;
-  std::vector<int32_t> positions;
-  std::vector<int32_t> sequence_of_row;
-  std::vector<SequenceSpan> sequences;
+struct Batch : PassRows {
   // Consecutive row ranges that hold at most kMaxAttentionChunk tokens of any sequence.
   std::vector<RowRange> attention_ranges;
   // (token, output group) rows of the grouped output projection.
@@ -60,10 +40,6 @@ struct Batch {
   EntryRows entries_4;
   EntryRows entries_128;
 
-  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
-  const SequenceSpan& sequence_of(int32_t row) const {
-    return sequences[static_cast<size_t>(sequence_of_row[static_cast<size_t>(row)])];
-  }
   const EntryRows& entries(int32_t compress_ratio) const {
     return compress_ratio == 4 ? entries_4 : entries_128;
   }
@@ -73,21 +49,14 @@ struct Batch {
             .out_rows = output_group_rows};
   }
 
-  // Capacity for passes of `max_tokens`.
+  // As those of PassRows, with the lists above.
   void reserve(const Config& config, const StateOptions& options);
-  // The main model's rows; `input` is valid.
   void assign(const Config& config, const ForwardInput& input);
-  // The MTP layer's rows: those of `main` at position 1 and later, moved one position back. Row i
-  // then stands for position p of the stream state and keeps the token at p + 1.
-  void assign_mtp(const Config& config, const Batch& main, const DecodingState& state);
+  void assign_mtp(const Config& config, const Batch& main, const SlotTable& slots);
 
  private:
-  void clear();
-  void add_sequence(const SequenceSpan& sequence, std::span<const int32_t> ids);
-  void finish(const Config& config);
+  void make_ranges();
+  void make_output_groups(const Config& config);
 };
-
-// kInvalidArgument for anything in `input` that does not fit the state, the config or itself.
-Result<void> validate(const ForwardInput& input, const Config& config, const DecodingState& state);
 
 }  // namespace nibble::models::deepseek_v4

@@ -1,14 +1,11 @@
 #include "models/deepseek_v4/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "base/checked_math.h"
 #include "base/hash.h"
 #include "models/deepseek_v4/batch.h"
 #include "models/deepseek_v4/pass.h"
@@ -77,12 +74,12 @@ class DeepseekV4 final : public Model {
 
   void reset_slot(SlotId slot) override { checked_status(slot) = {}; }
   int32_t length(SlotId slot) const override {
-    CHECK(state_ && state_->has_slot(slot)) << slot.value;
+    CHECK(state_ && state_->slots().has(slot)) << slot.value;
     return state_->status(slot).length;
   }
   Result<void> truncate(SlotId slot, int32_t length) override {
     TRY(require_slot(slot));
-    return state_->truncate(slot, length);
+    return state_->slots().truncate(slot, length);
   }
   Result<std::vector<std::byte>> save_slot(SlotId slot) const override {
     TRY(require_slot(slot));
@@ -108,7 +105,7 @@ class DeepseekV4 final : public Model {
 
  private:
   SlotStatus& checked_status(SlotId slot) {
-    CHECK(state_ && state_->has_slot(slot)) << slot.value;
+    CHECK(state_ && state_->slots().has(slot)) << slot.value;
     return state_->status(slot);
   }
   Result<void> require_slot(SlotId slot) const;
@@ -139,45 +136,17 @@ class DeepseekV4 final : public Model {
 
 Result<void> DeepseekV4::require_slot(SlotId slot) const {
   if (!state_) return unavailable("decoding state is not reserved; call reserve_state() first");
-  if (state_->has_slot(slot)) return {};
-  return invalid_argument(
-      fmt::format("slot {}, expected 0 to {}", slot.value, state_->options().num_slots - 1));
+  return state_->slots().require_slot(slot);
 }
 
 Result<void> DeepseekV4::require_page(PageId page, int64_t num_bytes) const {
   if (!state_) return unavailable("decoding state is not reserved; call reserve_state() first");
-  if (page.value < 0 || page.value >= state_->options().num_pages) {
-    return invalid_argument(
-        fmt::format("page {}, expected 0 to {}", page.value, state_->options().num_pages - 1));
-  }
-  if (num_bytes == info_.page_bytes) return {};
-  return invalid_argument(
-      fmt::format("{} bytes for a page, expected {}", num_bytes, info_.page_bytes));
+  return state_->slots().require_page(page, num_bytes, info_.page_bytes);
 }
 
 Result<void> DeepseekV4::reserve_state(const StateOptions& requested) {
-  StateOptions options = requested;
-  if (options.max_context == 0) options.max_context = config_.max_position_embeddings;
-  if (options.num_pages == 0) {
-    options.num_pages = static_cast<int32_t>(ceil_div(options.max_context, kPageSize));
-  }
-  if (options.max_context > config_.max_position_embeddings) {
-    return invalid_argument(
-        fmt::format("a context of {} tokens, but the model's limit is {} (config.json: "
-                    "max_position_embeddings)",
-                    options.max_context,
-                    config_.max_position_embeddings));
-  }
-  if (options.num_slots <= 0 || options.num_pages <= 0 || options.max_context <= 0 ||
-      options.max_tokens_per_pass <= 0) {
-    return invalid_argument(fmt::format(
-        "state of {} slots, {} pages, {} tokens of context, {} tokens per pass; expected positive "
-        "values",
-        options.num_slots,
-        options.num_pages,
-        options.max_context,
-        options.max_tokens_per_pass));
-  }
+  TRY_ASSIGN(const StateOptions options,
+             resolve_state_options(requested, config_.max_position_embeddings));
   state_.reset();
   workspace_.reset();
   TRY_ASSIGN(DecodingState state,
@@ -220,7 +189,7 @@ Result<void> DeepseekV4::compute_logits(Pass& pass,
 }
 
 Result<void> DeepseekV4::compute_mtp(Pass& pass, const TensorView& streams, ForwardOutput& output) {
-  mtp_batch_.assign_mtp(config_, batch_, *state_);
+  mtp_batch_.assign_mtp(config_, batch_, state_->slots());
   output.mtp_logits = workspace_->mtp_logits.rows(0, mtp_batch_.num_tokens());
   if (mtp_batch_.num_tokens() == 0) return {};
   return run_mtp(pass, batch_, streams, mtp_batch_, output.mtp_logits);
@@ -228,15 +197,13 @@ Result<void> DeepseekV4::compute_mtp(Pass& pass, const TensorView& streams, Forw
 
 void DeepseekV4::advance_lengths() {
   for (const SequenceSpan& sequence : batch_.sequences) {
-    SlotStatus& status = state_->status(sequence.slot);
-    status.length = sequence.position_end();
-    status.high_water = std::max(status.high_water, status.length);
+    state_->status(sequence.slot).advance(sequence.position_end());
   }
 }
 
 Result<void> DeepseekV4::forward(const ForwardInput& input, ForwardOutput& output) {
   if (!state_) return unavailable("decoding state is not reserved; call reserve_state() first");
-  TRY(validate(input, config_, *state_));
+  TRY(validate(input, config_, state_->slots()));
   if (input.compute_mtp && !info_.has_mtp) {
     return invalid_argument(
         "MTP logits asked for, but the model has no MTP layer or it was not loaded");

@@ -1,51 +1,14 @@
 #include "models/deepseek_v4/state.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "base/checked_math.h"
-#include "base/hash.h"
+#include "models/deepseek_v4/snapshot.h"
 
 namespace nibble::models::deepseek_v4 {
 namespace {
-
-// 16 and 256: a power of two above the oldest row still needed (p - 7, p - 127) plus kMaxRollback
-// (spec 3.8).
-constexpr int32_t ring_capacity(int32_t compress_ratio) { return compress_ratio == 4 ? 16 : 256; }
-// Rows before a page boundary that the next entry reads: the overlap of ratio 4; nothing for 128.
-constexpr int32_t rows_before_boundary(int32_t compress_ratio) {
-  return compress_ratio == 4 ? 4 : 0;
-}
-
-// Stream states reach back to the token before the oldest position that truncate() may leave.
-constexpr int32_t kStreamRing = 16;
-static_assert(kStreamRing > kMaxRollback);
-
-constexpr uint32_t kSnapshotMagic = 0x534C424E;  // "NBLS"
-constexpr uint32_t kSnapshotVersion = 1;
-
-// First bytes of a snapshot, little-endian. The checksum covers the header with checksum 0 and the
-// payload.
-struct SnapshotHeader {
-  uint32_t magic = kSnapshotMagic;
-  uint32_t version = kSnapshotVersion;
-  uint64_t fingerprint = 0;
-  int32_t length = 0;
-  int32_t mtp_begin = 0;
-  int32_t mtp_end = 0;
-  int32_t reserved = 0;
-  int64_t payload_bytes = 0;
-  uint64_t checksum = 0;
-};
-
-uint64_t checksum_of(SnapshotHeader header, std::span<const std::byte> payload) {
-  header.checksum = 0;
-  return hash_bytes(payload, hash_bytes(std::as_bytes(std::span(&header, 1))));
-}
 
 // Lays rings out one after the other inside a slot, each on a cache line.
 class SlotLayout final {
@@ -76,7 +39,7 @@ LayerState lay_out_layer(const Config& config,
   layer.window = layout.add(
       config.sliding_window + kMaxAttentionChunk, vectors.row_bytes(), config.sliding_window);
   if (ratio != 0) {
-    layer.compressor = layout.add(ring_capacity(ratio),
+    layer.compressor = layout.add(compressor_ring_rows(ratio),
                                   compressor_row_width(config, ratio) * kF32Bytes,
                                   rows_before_boundary(ratio));
     layer.entries = {.form = vectors, .row_bytes = vectors.row_bytes()};
@@ -119,7 +82,7 @@ StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_
     bytes.streams = round_up(kStreamRing * row, 64);
     bytes.snapshot += row;
   }
-  bytes.snapshot += static_cast<int64_t>(sizeof(SnapshotHeader));
+  bytes.snapshot += snapshot_header_bytes();
   return bytes;
 }
 
@@ -163,7 +126,7 @@ Result<DecodingState> DecodingState::make(const Config& config,
                                           const StateOptions& options,
                                           device::Device& device) {
   DecodingState state;
-  state.options_ = options;
+  state.slots_ = SlotTable(options);
   state.key_vectors_ = key_vector_form(config, numerics);
   SlotLayout layout;
   const int32_t num_layers = config.num_hidden_layers + (has_mtp ? 1 : 0);
@@ -182,13 +145,12 @@ Result<DecodingState> DecodingState::make(const Config& config,
         layout.add(kStreamRing, int64_t{config.hc_mult} * config.hidden_size * kF32Bytes, 1);
   }
   state.slot_bytes_ = layout.num_bytes();
-  TRY_ASSIGN(state.slots_, reserve(device, state.slot_bytes_ * options.num_slots, options));
-  state.statuses_.resize(static_cast<size_t>(options.num_slots));
+  TRY_ASSIGN(state.rings_, reserve(device, state.slot_bytes_ * options.num_slots, options));
   return state;
 }
 
 int64_t DecodingState::num_bytes() const {
-  int64_t bytes = slots_.num_bytes();
+  int64_t bytes = rings_.num_bytes();
   for (const LayerState& layer : layers_) {
     bytes += layer.entries.storage.num_bytes() + layer.index_entries.storage.num_bytes();
   }
@@ -196,7 +158,7 @@ int64_t DecodingState::num_bytes() const {
 }
 
 Ring DecodingState::ring(SlotId slot, const RingSpec& spec) const {
-  return {.data = slots_.data() + slot.value * slot_bytes_ + spec.offset,
+  return {.data = rings_.data() + slot.value * slot_bytes_ + spec.offset,
           .capacity = spec.capacity,
           .row_bytes = spec.row_bytes};
 }
@@ -234,25 +196,6 @@ void DecodingState::restore_page(PageId page, std::span<const std::byte> entries
   CHECK(done == entries.size()) << done;
 }
 
-Result<void> DecodingState::truncate(SlotId slot, int32_t length) {
-  SlotStatus& current = status(slot);
-  const int32_t oldest = std::max(current.restored, current.high_water - kMaxRollback);
-  if (length > current.length || length < std::max(oldest, 0)) {
-    return invalid_argument(
-        fmt::format("slot {}: truncate to {} tokens, expected {} to {} (length {}, {} computed)",
-                    slot.value,
-                    length,
-                    std::max(oldest, 0),
-                    current.length,
-                    current.length,
-                    current.high_water));
-  }
-  current.length = length;
-  current.mtp_end = std::min(current.mtp_end, std::max(length - 1, 0));
-  current.mtp_begin = std::min(current.mtp_begin, current.mtp_end);
-  return {};
-}
-
 // Calls visit(spec, position) for every row of a snapshot at `length`, in a fixed order.
 template <class Visit>
 void DecodingState::for_each_saved_row(int32_t length, Visit&& visit) const {
@@ -274,77 +217,34 @@ int64_t DecodingState::snapshot_payload_bytes(int32_t length) const {
 
 Result<std::vector<std::byte>> DecodingState::save(SlotId slot, uint64_t fingerprint) const {
   const SlotStatus& current = status(slot);
-  if (current.length % kPageSize != 0) {
-    return invalid_argument(fmt::format("slot {}: save at length {}, expected a multiple of {}",
-                                        slot.value,
-                                        current.length,
-                                        kPageSize));
-  }
-  SnapshotHeader header{.fingerprint = fingerprint,
-                        .length = current.length,
-                        .mtp_begin = current.mtp_begin,
-                        .mtp_end = current.mtp_end,
-                        .payload_bytes = snapshot_payload_bytes(current.length)};
-  std::vector<std::byte> snapshot(sizeof(header) + static_cast<size_t>(header.payload_bytes));
-  std::byte* out = snapshot.data() + sizeof(header);
-  for_each_saved_row(current.length, [&](const RingSpec& spec, int32_t position) {
-    std::memcpy(out, ring(slot, spec).row(position), static_cast<size_t>(spec.row_bytes));
-    out += spec.row_bytes;
-  });
-  header.checksum = checksum_of(header, std::span(snapshot).subspan(sizeof(header)));
-  std::memcpy(snapshot.data(), &header, sizeof(header));
-  return snapshot;
+  return make_snapshot(
+      slot,
+      current,
+      fingerprint,
+      snapshot_payload_bytes(current.length),
+      [&](std::span<std::byte> payload) -> Result<void> {
+        std::byte* out = payload.data();
+        for_each_saved_row(current.length, [&](const RingSpec& spec, int32_t position) {
+          std::memcpy(out, ring(slot, spec).row(position), static_cast<size_t>(spec.row_bytes));
+          out += spec.row_bytes;
+        });
+        return {};
+      });
 }
 
 Result<void> DecodingState::restore(SlotId slot,
                                     std::span<const std::byte> snapshot,
                                     uint64_t fingerprint) {
-  SnapshotHeader header;
-  if (snapshot.size() < sizeof(header)) {
-    return data_loss(
-        fmt::format("snapshot: {} bytes, expected at least {}", snapshot.size(), sizeof(header)));
-  }
-  std::memcpy(&header, snapshot.data(), sizeof(header));
-  const auto payload = snapshot.subspan(sizeof(header));
-  if (header.magic != kSnapshotMagic || header.version != kSnapshotVersion) {
-    return data_loss(fmt::format("snapshot: magic {:08x} version {}, expected {:08x} version {}",
-                                 header.magic,
-                                 header.version,
-                                 kSnapshotMagic,
-                                 kSnapshotVersion));
-  }
-  if (header.fingerprint != fingerprint) {
-    return data_loss(
-        fmt::format("snapshot: made by model {:016x}, this is model {:016x} (weights, config, "
-                    "precision, KV form)",
-                    header.fingerprint,
-                    fingerprint));
-  }
-  if (header.payload_bytes != static_cast<int64_t>(payload.size()) ||
-      header.checksum != checksum_of(header, payload) || header.length < 0 ||
-      header.length % kPageSize != 0) {
-    return data_loss("snapshot: checksum or size does not match; the snapshot is damaged");
-  }
-  if (header.length > options_.max_context) {
-    return invalid_argument(fmt::format(
-        "snapshot: length {}, larger than max_context {}", header.length, options_.max_context));
-  }
-  if (header.payload_bytes != snapshot_payload_bytes(header.length)) {
-    return data_loss(fmt::format("snapshot: {} bytes of rows, expected {} for {} tokens",
-                                 header.payload_bytes,
-                                 snapshot_payload_bytes(header.length),
-                                 header.length));
-  }
-  const std::byte* in = payload.data();
-  for_each_saved_row(header.length, [&](const RingSpec& spec, int32_t position) {
+  TRY_ASSIGN(const OpenSnapshot opened,
+             open_snapshot(snapshot, fingerprint, options().max_context, [&](int32_t length) {
+               return snapshot_payload_bytes(length);
+             }));
+  const std::byte* in = opened.payload.data();
+  for_each_saved_row(opened.status.length, [&](const RingSpec& spec, int32_t position) {
     std::memcpy(ring(slot, spec).row(position), in, static_cast<size_t>(spec.row_bytes));
     in += spec.row_bytes;
   });
-  status(slot) = {.length = header.length,
-                  .high_water = header.length,
-                  .restored = header.length,
-                  .mtp_begin = header.mtp_begin,
-                  .mtp_end = header.mtp_end};
+  status(slot) = opened.status;
   return {};
 }
 

@@ -15,12 +15,11 @@
 #include "models/deepseek_v4/config.h"
 #include "models/deepseek_v4/key_rows.h"
 #include "models/deepseek_v4/numerics.h"
+#include "models/deepseek_v4/slot_table.h"
 #include "models/model.h"
 
 namespace nibble::models::deepseek_v4 {
 
-inline constexpr int32_t kPageSize = 256;
-inline constexpr int32_t kMaxRollback = 8;
 // Tokens of one sequence that one attention launch takes at most: the window ring is this much
 // longer than the window, so that writing their keys leaves what their first query sees.
 inline constexpr int32_t kMaxAttentionChunk = 128;
@@ -45,6 +44,19 @@ struct StateBytes {
   int64_t per_slot() const { return windows + compressors + streams; }
   int64_t per_page() const { return entries_4 + index_entries + entries_128; }
 };
+
+// Rows before a page boundary that the next entry reads: the overlap of ratio 4; nothing for 128.
+constexpr int32_t rows_before_boundary(int32_t compress_ratio) {
+  return compress_ratio == 4 ? 4 : 0;
+}
+// Rows of a compressor ring, 16 and 256: a power of two above the oldest row still needed (p - 7,
+// p - 127) plus kMaxRollback (spec 3.8).
+constexpr int32_t compressor_ring_rows(int32_t compress_ratio) {
+  return compress_ratio == 4 ? 16 : 256;
+}
+// Stream states reach back to the token before the oldest position that truncate() may leave.
+inline constexpr int32_t kStreamRing = 16;
+static_assert(kStreamRing > kMaxRollback);
 
 // What DecodingState::make() allocates.
 StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp);
@@ -98,16 +110,6 @@ struct LayerState {
   int32_t entries_per_page() const { return kPageSize / compress_ratio; }
 };
 
-struct SlotStatus {
-  int32_t length = 0;      // tokens of the sequence
-  int32_t high_water = 0;  // positions written so far, rejected drafts included
-  int32_t restored = 0;    // length of the snapshot that the slot started from
-  // Positions whose MTP keys are in the ring. Passes without compute_mtp leave a gap, after which
-  // it starts anew.
-  int32_t mtp_begin = 0;
-  int32_t mtp_end = 0;
-};
-
 // Memory of decoding state, resident where `options` ask for it.
 Result<device::Buffer> reserve(device::Device& device,
                                int64_t num_bytes,
@@ -122,13 +124,14 @@ class DecodingState final {
                                     const StateOptions& options,
                                     device::Device& device);
 
-  const StateOptions& options() const { return options_; }
+  const StateOptions& options() const { return slots_.options(); }
   int64_t num_bytes() const;
 
-  SlotStatus& status(SlotId slot) { return statuses_[static_cast<size_t>(slot.value)]; }
-  const SlotStatus& status(SlotId slot) const { return statuses_[static_cast<size_t>(slot.value)]; }
+  SlotTable& slots() { return slots_; }
+  const SlotTable& slots() const { return slots_; }
+  SlotStatus& status(SlotId slot) { return slots_.status(slot); }
+  const SlotStatus& status(SlotId slot) const { return slots_.status(slot); }
   const KeyRowForm& key_vectors() const { return key_vectors_; }  // of windows and entries
-  bool has_slot(SlotId slot) const { return slot.value >= 0 && slot.value < options_.num_slots; }
 
   Ring ring(SlotId slot, const RingSpec& spec) const;
   // Layers of the model; the MTP layer follows the last one.
@@ -140,7 +143,6 @@ class DecodingState final {
   void save_page(PageId page, std::span<std::byte> out) const;
   void restore_page(PageId page, std::span<const std::byte> entries);
 
-  Result<void> truncate(SlotId slot, int32_t length);
   Result<std::vector<std::byte>> save(SlotId slot, uint64_t fingerprint) const;
   Result<void> restore(SlotId slot, std::span<const std::byte> snapshot, uint64_t fingerprint);
 
@@ -151,13 +153,12 @@ class DecodingState final {
   void for_each_saved_row(int32_t length, Visit&& visit) const;
   int64_t snapshot_payload_bytes(int32_t length) const;
 
-  StateOptions options_;
+  SlotTable slots_;
   KeyRowForm key_vectors_;
   std::vector<LayerState> layers_;
   RingSpec streams_;
   int64_t slot_bytes_ = 0;
-  device::Buffer slots_;
-  std::vector<SlotStatus> statuses_;
+  device::Buffer rings_;  // of all slots
 };
 
 }  // namespace nibble::models::deepseek_v4

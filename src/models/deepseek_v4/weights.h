@@ -23,11 +23,21 @@ class Parameter final {
  public:
   Parameter() = default;
   explicit Parameter(device::Buffer storage) : storage_(std::move(storage)) {}
+  // Null where the model has none.
   const float* data() const { return reinterpret_cast<const float*>(storage_.data()); }
   int64_t num_bytes() const { return storage_.num_bytes(); }
 
  private:
   device::Buffer storage_;
+};
+
+// The types of a backend's layers: here those of the CPU, in gpu/weights.h those of a GPU.
+struct HostKit {
+  using Linear = layers::Linear;
+  using OutputGroups = layers::GroupedLinear;  // one weight per group
+  using Experts = layers::GroupedLinear;       // one weight per expert
+  using Table = WeightMap::Table;
+  using Ids = std::vector<int32_t>;
 };
 
 // fn: [rows, M * D], base: [rows], scale: [1 or 3]; rows = 2 M + M * M for a sub-block, M for a
@@ -44,42 +54,45 @@ struct CompressorWeights {
   Parameter norm;  // [width]
 };
 
-struct AttentionWeights {
-  int32_t compress_ratio = 0;  // 0, 4 or 128
-  layers::Linear wqa_wkv;      // [q_lora_rank + head_dim, D]
+template <class Kit>
+struct AttentionWeightsOf {
+  int32_t compress_ratio = 0;    // 0, 4 or 128
+  typename Kit::Linear wqa_wkv;  // [q_lora_rank + head_dim, D]
   Parameter q_norm;
   Parameter kv_norm;
-  layers::Linear wq_b;         // [H * d, q_lora_rank]
-  layers::GroupedLinear wo_a;  // o_groups weights of [o_lora_rank, H * d / o_groups]
-  layers::Linear wo_b;         // [D, o_groups * o_lora_rank]
-  Parameter sink;              // [H]
+  typename Kit::Linear wq_b;        // [H * d, q_lora_rank]
+  typename Kit::OutputGroups wo_a;  // o_groups weights of [o_lora_rank, H * d / o_groups]
+  typename Kit::Linear wo_b;        // [D, o_groups * o_lora_rank]
+  Parameter sink;                   // [H]
 
   // compress_ratio != 0. Rows: compressor wkv and wgate, C each; for ratio 4 then the indexer's wkv
   // and wgate, Ci each, and its weights_proj, Hi.
-  layers::Linear compressor_projections;
+  typename Kit::Linear compressor_projections;
   CompressorWeights compressor;
   // compress_ratio == 4
   CompressorWeights index_compressor;
-  layers::Linear index_wq_b;  // [Hi * di, q_lora_rank]
+  typename Kit::Linear index_wq_b;  // [Hi * di, q_lora_rank]
 };
 
-struct MoeWeights {
-  layers::Linear gate;                    // [N, D]
-  Parameter bias;                         // [N]; score layers
-  std::vector<int32_t> token_to_experts;  // [vocab_size, k]; hash layers, else empty
-  layers::GroupedLinear w13;              // N weights of [2 I, D]: w1 (gate) over w3 (up)
-  layers::GroupedLinear w2;               // N weights of [D, I]
-  layers::Linear shared_w13;
-  layers::Linear shared_w2;
+template <class Kit>
+struct MoeWeightsOf {
+  typename Kit::Linear gate;           // [N, D]
+  Parameter bias;                      // [N]; score layers
+  typename Kit::Ids token_to_experts;  // [vocab_size, k]; hash layers, else empty
+  typename Kit::Experts w13;           // N weights of [2 I, D]: w1 (gate) over w3 (up)
+  typename Kit::Experts w2;            // N weights of [D, I]
+  typename Kit::Linear shared_w13;
+  typename Kit::Linear shared_w2;
 };
 
-struct BlockWeights {
+template <class Kit>
+struct BlockWeightsOf {
   HyperConnectionWeights attention_hc;
   Parameter attention_norm;
-  AttentionWeights attention;
+  AttentionWeightsOf<Kit> attention;
   HyperConnectionWeights ffn_hc;
   Parameter ffn_norm;
-  MoeWeights moe;
+  MoeWeightsOf<Kit> moe;
 };
 
 struct HeadWeights {
@@ -87,27 +100,35 @@ struct HeadWeights {
   Parameter norm;
 };
 
-struct MtpWeights {
+template <class Kit>
+struct MtpWeightsOf {
   Parameter enorm;
   Parameter hnorm;
-  layers::Linear e_proj;
-  layers::Linear h_proj;
-  BlockWeights block;
+  typename Kit::Linear e_proj;
+  typename Kit::Linear h_proj;
+  BlockWeightsOf<Kit> block;
   HeadWeights head;
 };
 
-struct Weights {
-  WeightMap::Table embed;  // [vocab_size, D]
-  std::vector<BlockWeights> layers;
+template <class Kit>
+struct WeightsOf {
+  typename Kit::Table embed;  // [vocab_size, D]
+  std::vector<BlockWeightsOf<Kit>> layers;
   HeadWeights head;
-  layers::Linear lm_head;  // shared with the MTP layer
-  std::optional<MtpWeights> mtp;
+  typename Kit::Linear lm_head;  // shared with the MTP layer
+  std::optional<MtpWeightsOf<Kit>> mtp;
 
   std::vector<RoutedModule> modules;  // one per module class and kernel
   int64_t num_bytes = 0;
   uint64_t fingerprint =
       0;  // of the unquantised parameters: tells models of one architecture apart
 };
+
+using AttentionWeights = AttentionWeightsOf<HostKit>;
+using MoeWeights = MoeWeightsOf<HostKit>;
+using BlockWeights = BlockWeightsOf<HostKit>;
+using MtpWeights = MtpWeightsOf<HostKit>;
+using Weights = WeightsOf<HostKit>;
 
 // Reads and packs every weight that the config calls for. Mapped pages of the checkpoint are
 // dropped layer by layer, so that resident memory stays near the packed size. Unknown tensors are
