@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
-#include <cstring>
 #include <vector>
 
 #include "base/json.h"
@@ -17,6 +15,7 @@
 #include "device/device.h"
 #include "engine/plan_render.h"
 #include "kernels/registry.h"
+#include "tools/measure/roofs.h"
 
 namespace nibble::cli {
 namespace {
@@ -26,38 +25,10 @@ struct Machine {
   int32_t count = 1;
 };
 
-// Bytes per second that all cores read: the best of a few passes over memory beyond the caches.
-double measure_read_rate(device::Device& host) {
-  constexpr int64_t kBytes = int64_t{256} << 20;
-  constexpr int64_t kTasks = 64;
-  const Result<device::Buffer> buffer = host.allocate(kBytes);
-  if (!buffer.ok()) return 0;
-  std::memset(buffer->data(), 1, static_cast<size_t>(kBytes));
-  const auto* words = reinterpret_cast<const uint64_t*>(buffer->data());
-  const int64_t per_task = kBytes / kTasks / int64_t{sizeof(uint64_t)};
-  std::vector<uint64_t> sums(kTasks);
-  double best = 0;
-  for (int32_t pass = 0; pass < 4; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
-    host.stream().pool->parallel_for(kTasks, [&](int64_t task) {
-      uint64_t sum[4] = {};
-      const uint64_t* part = words + task * per_task;
-      for (int64_t i = 0; i + 4 <= per_task; i += 4) {
-        for (int64_t j = 0; j < 4; ++j) sum[j] += part[i + j];
-      }
-      sums[static_cast<size_t>(task)] = sum[0] + sum[1] + sum[2] + sum[3];
-    });
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    // The sums are needed, so that the reads are.
-    if (sums[0] != 0) best = std::max(best, static_cast<double>(kBytes) / took.count());
-  }
-  return best;
-}
-
 Result<engine::DeviceSheet> sheet_of(std::string_view name, device::IsaLevel isa) {
   if (name != "local") return engine::find_device_sheet(name);
   TRY_ASSIGN(const std::unique_ptr<device::Device> host, device::make_host_device({.isa = isa}));
-  return engine::local_sheet(host->info(), measure_read_rate(*host));
+  return engine::local_sheet(host->info(), tools::host_read_rate(*host));
 }
 
 // "NAME" or "NAMExN".

@@ -14,6 +14,9 @@ namespace nibble::device {
 struct Work {
   double bytes = 0;
   double flops = 0;
+  // Of products: the shape of one matrix.
+  int64_t n = 0;
+  int64_t k = 0;
 };
 
 // `count` integers of the device's memory. Waits for the work that writes them.

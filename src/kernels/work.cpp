@@ -1,7 +1,10 @@
 #include "kernels/work.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "quant/fp8_key.h"
 
@@ -10,7 +13,16 @@ namespace {
 
 double as_double(int64_t value) { return static_cast<double>(value); }
 
-Work work(int64_t bytes, int64_t flops) { return {as_double(bytes), as_double(flops)}; }
+Work work(int64_t bytes, int64_t flops) {
+  return {.bytes = as_double(bytes), .flops = as_double(flops)};
+}
+
+Work product(int64_t bytes, int64_t rows, const PackedWeight& weight) {
+  return {.bytes = as_double(bytes),
+          .flops = as_double(2 * rows * weight.n * weight.k),
+          .n = weight.n,
+          .k = weight.k};
+}
 
 int64_t weight_bytes(const PackedWeight& weight) {
   return packed_weight_bytes(weight.format, weight.n, weight.k, weight.scale_dtype, weight.layout);
@@ -33,10 +45,89 @@ int64_t index_key_bytes(DType dtype, int64_t width) {
   return dtype == DType::kF8E4m3 ? quant::fp8_index_key_bytes(width) : width * dtype_size(dtype);
 }
 
-// `keys`: key rows of all tokens together, none shared. `q_bytes`: of one number of q or out.
-Work attention(
-    int64_t m, int64_t heads, int64_t width, int64_t q_bytes, int64_t keys, int64_t row_bytes) {
-  return work(2 * m * heads * width * q_bytes + keys * row_bytes, 4 * keys * heads * width);
+struct Attention {
+  int64_t m = 0, heads = 0, width = 0, number_bytes = 0;  // of a number of q or out
+};
+// `seen`: keys of all tokens together; `bytes`: of those that differ.
+Work attention(const Attention& shape, int64_t seen, int64_t bytes) {
+  const int64_t row = shape.heads * shape.width;
+  return work(2 * shape.m * row * shape.number_bytes + bytes, 4 * seen * row);
+}
+
+// Key rows of several tokens, which may share them.
+class Keys final {
+ public:
+  void add(std::span<const int32_t> rows) { rows_.insert(rows_.end(), rows.begin(), rows.end()); }
+  void add_unknown(int64_t count) { unknown_ += count; }
+
+  int64_t count() const { return static_cast<int64_t>(rows_.size()) + unknown_; }
+  int64_t distinct() const {
+    std::vector<int32_t> sorted = rows_;
+    std::sort(sorted.begin(), sorted.end());
+    const auto end = std::unique(sorted.begin(), sorted.end());
+    return end - sorted.begin() + unknown_;
+  }
+
+ private:
+  std::vector<int32_t> rows_;
+  int64_t unknown_ = 0;
+};
+
+Keys keys_of(const DeviceKeyRows& args, int64_t m, const ReadInts& read) {
+  Keys keys;
+  if (args.counts == nullptr || args.max_rows == 0) return keys;
+  if (!read) {
+    keys.add_unknown(m * args.max_rows);
+    return keys;
+  }
+  const std::vector<int32_t> counts = read(args.counts, m);
+  const std::vector<int32_t> rows = read(args.rows, m * args.max_rows);
+  for (size_t t = 0; t < counts.size(); ++t) {
+    const auto most = static_cast<size_t>(args.max_rows);
+    keys.add(std::span(rows).subspan(t * most, static_cast<size_t>(std::max(counts[t], 0))));
+  }
+  return keys;
+}
+
+struct Entries {
+  int64_t scores = 0;
+  int64_t distinct = 0;
+};
+// Tokens of one sequence see the same pages; each sees the first of them.
+Entries entries_of(const DeviceIndexerScoreArgs& args, const ReadInts& read) {
+  if (!read) return {args.m * args.columns, args.m * args.columns};
+  const std::vector<int32_t> counts = read(args.keys.counts, args.m);
+  const std::vector<int32_t> pages = read(args.keys.pages, int64_t{args.m} * args.keys.max_pages);
+  std::map<int32_t, int64_t> most;  // by first page
+  Entries entries;
+  for (size_t t = 0; t < counts.size(); ++t) {
+    if (counts[t] <= args.unscored_count) continue;
+    entries.scores += counts[t];
+    int64_t& known = most[pages[t * static_cast<size_t>(args.keys.max_pages)]];
+    known = std::max<int64_t>(known, counts[t]);
+  }
+  for (const auto& [page, count] : most) entries.distinct += count;
+  return entries;
+}
+
+int64_t sum_bytes(int64_t splits, int64_t m, int64_t n) { return splits * m * n * 4; }
+
+// Of every form that is written.
+int64_t form_bytes(const ActivationForms& forms, int64_t m, int64_t k) {
+  int64_t bytes = 0;
+  if (forms.f32 != nullptr) bytes += m * k * 4;
+  if (forms.bf16 != nullptr) bytes += m * k * 2;
+  if (forms.fp8 != nullptr) bytes += m * k + m * k / 32;
+  if (forms.fp8_blocks != nullptr) bytes += k / 128 * fp8_block_bytes(m);
+  return bytes;
+}
+
+// Of one form that is read, the smallest.
+int64_t read_form_bytes(const ActivationForms& forms, int64_t m, int64_t k) {
+  if (forms.fp8_blocks != nullptr) return form_bytes({.fp8_blocks = forms.fp8_blocks}, m, k);
+  if (forms.fp8 != nullptr) return form_bytes({.fp8 = forms.fp8}, m, k);
+  if (forms.bf16 != nullptr) return form_bytes({.bf16 = forms.bf16}, m, k);
+  return form_bytes({.f32 = forms.f32}, m, k);
 }
 
 struct Routed {
@@ -65,9 +156,9 @@ Routed routed_of(const ExpertSlots& slots, const ReadInts& read) {
 }  // namespace
 
 Work work_of(const MatMulArgs& args, const ReadInts& /*read*/) {
-  const PackedWeight& weight = *args.weight;
-  return work(args.x.num_bytes() + weight_bytes(weight) + args.y.num_bytes(),
-              2 * args.x.num_rows() * weight.n * weight.k);
+  return product(args.x.num_bytes() + weight_bytes(*args.weight) + args.y.num_bytes(),
+                 args.x.num_rows(),
+                 *args.weight);
 }
 
 Work work_of(const GroupedMatMulArgs& args, const ReadInts& /*read*/) {
@@ -78,48 +169,23 @@ Work work_of(const GroupedMatMulArgs& args, const ReadInts& /*read*/) {
   }
   const PackedWeight& first = args.weights.front();
   const int64_t pairs = args.group_offsets.back() - args.group_offsets.front();
-  return work(used + pairs * (first.k + first.n) * 4, 2 * pairs * first.n * first.k);
-}
-
-Work work_of(const DeviceMatMulArgs& args, const ReadInts& /*read*/) {
-  const PackedWeight& weight = *args.weight;
-  const int64_t in = args.groups * weight.k / 128 * fp8_block_bytes(args.m);
-  const int64_t out = args.y_fp8 != nullptr ? weight.n / 128 * fp8_block_bytes(args.m)
-                                            : args.splits * args.m * weight.n * 4;
-  return work(in + weight_bytes(weight) + out, 2 * args.m * weight.n * weight.k);
-}
-
-Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
-  const PackedWeight& weight = *args.weight;
-  const Routed routed = routed_of(args.slots, read);
-  const int64_t in = weight.k * (args.x.bf16 != nullptr ? 2 : 1);
-  const int64_t out = args.swiglu ? weight.n : weight.n * 4;  // n / 2 of bf16, or n of f32
-  return work(routed.experts * weight_bytes(weight) + routed.pairs * (in + out),
-              2 * routed.pairs * weight.n * weight.k);
+  return product(used + pairs * (first.k + first.n) * 4, pairs, first);
 }
 
 Work work_of(const SparseAttentionArgs& args, const ReadInts& /*read*/) {
-  int64_t keys = 0;
+  Keys window, entries;
   for (const KeySet& set : args.keys) {
-    keys += static_cast<int64_t>(set.window_rows.size() + set.entry_rows.size());
+    window.add(set.window_rows);
+    entries.add(set.entry_rows);
   }
   const int64_t heads = args.q.shape[1], width = args.q.shape[2];
   return attention(
-      args.q.num_rows(), heads, width, 4, keys, key_bytes(args.kv_dtype, width, args.num_rotary));
+      {.m = args.q.num_rows(), .heads = heads, .width = width, .number_bytes = 4},
+      window.count() + entries.count(),
+      (window.distinct() + entries.distinct()) * key_bytes(args.kv_dtype, width, args.num_rotary));
 }
 
-Work work_of(const DeviceSparseAttentionArgs& args, const ReadInts& read) {
-  const int64_t keys = sum_of(args.window.counts, args.m, args.window.max_rows, read) +
-                       sum_of(args.entries.counts, args.m, args.entries.max_rows, read);
-  return attention(args.m,
-                   args.heads,
-                   args.head_dim,
-                   2,
-                   keys,
-                   key_bytes(args.kv_dtype, args.head_dim, args.num_rotary));
-}
-
-// Tokens of one sequence see the same entries: what they share is counted once where that is known.
+// Tokens of one sequence follow each other and see the same entries.
 Work work_of(const IndexerScoreArgs& args, const ReadInts& /*read*/) {
   const int64_t heads = args.q.shape[1], width = args.q.shape[2];
   int64_t scores = 0, entries = 0;
@@ -134,22 +200,10 @@ Work work_of(const IndexerScoreArgs& args, const ReadInts& /*read*/) {
               2 * scores * heads * width);
 }
 
-Work work_of(const DeviceIndexerScoreArgs& args, const ReadInts& read) {
-  constexpr int64_t kWidth = 128;
-  const int64_t scores = sum_of(args.keys.counts, args.m, args.columns, read);
-  return work(args.m * args.heads * (kWidth * 2 + 4) + scores * (kWidth * 2 + 4),
-              2 * scores * args.heads * kWidth);
-}
-
 Work work_of(const TopKArgs& args, const ReadInts& /*read*/) {
   int64_t scores = 0;
   for (const int32_t count : args.counts) scores += count;
   return work(scores * 4 + args.indices.num_bytes(), scores);
-}
-
-Work work_of(const DeviceTopKArgs& args, const ReadInts& read) {
-  const int64_t scores = sum_of(args.counts, args.m, args.columns, read);
-  return work(scores * 4 + int64_t{args.m} * args.k * 4, scores);
 }
 
 Work work_of(const RmsNormArgs& args, const ReadInts& /*read*/) {
@@ -204,6 +258,152 @@ Work work_of(const EmbedArgs& args, const ReadInts& /*read*/) {
   const auto tokens = static_cast<int64_t>(args.ids.size());
   return work(tokens * args.table.shape[1] * dtype_size(args.table.dtype) + args.out.num_bytes(),
               0);
+}
+
+// --- on a GPU ---
+
+Work work_of(const DeviceMatMulArgs& args, const ReadInts& /*read*/) {
+  const PackedWeight& weight = *args.weight;
+  const int64_t out = args.y_fp8 != nullptr
+                          ? form_bytes({.fp8_blocks = args.y_fp8}, args.m, weight.n)
+                          : sum_bytes(args.splits, args.m, weight.n);
+  return product(
+      read_form_bytes(args.x, args.m, args.groups * weight.k) + weight_bytes(weight) + out,
+      args.m,
+      weight);
+}
+
+Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
+  const PackedWeight& weight = *args.weight;
+  const Routed routed = routed_of(args.slots, read);
+  const int64_t in = read_form_bytes(args.x, routed.pairs / args.pairs_per_row, weight.k);
+  const int64_t out = routed.pairs * (args.swiglu ? weight.n : weight.n * 4);  // bf16 of n / 2
+  return product(routed.experts * weight_bytes(weight) + in + out, routed.pairs, weight);
+}
+
+Work work_of(const DeviceEmbedArgs& args, const ReadInts& /*read*/) {
+  const int64_t numbers = args.tokens.m * args.hidden;
+  return work(numbers * (dtype_size(args.table_dtype) + args.copies * 4), 0);
+}
+
+Work work_of(const DeviceStreamUpdateArgs& args, const ReadInts& /*read*/) {
+  const int64_t width = args.hc_mult * args.hidden, numbers = args.m * width;
+  const bool writes = args.post != nullptr, mixes = args.fn != nullptr;
+  int64_t bytes = numbers * 4, flops = 0;
+  if (writes) {
+    const int64_t pairs = args.pairs != nullptr ? args.choices : 0;
+    bytes += numbers * 4 + sum_bytes(args.y.splits + pairs, args.m, args.hidden);
+    flops += 2 * numbers * (args.hc_mult + 1);
+  }
+  if (mixes) {
+    bytes += args.num_mix * width * 4 + int64_t{args.m} * args.parts * (args.num_mix + 1) * 4;
+    flops += 2 * numbers * (args.num_mix + 1);
+  }
+  return work(bytes, flops);
+}
+
+Work work_of(const DeviceStreamMixArgs& args, const ReadInts& /*read*/) {
+  const int64_t numbers = args.m * args.hidden;
+  return work(numbers * args.hc_mult * 4 + int64_t{args.m} * args.parts * (args.num_mix + 1) * 4 +
+                  form_bytes(args.x, args.m, args.hidden),
+              2 * numbers * (args.hc_mult + 2));
+}
+
+Work work_of(const DeviceLatentsArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m, width = args.q_rank + args.head_dim;
+  return work(sum_bytes(args.qr_kv.splits, m, width) + form_bytes(args.q, m, args.q_rank) +
+                  m * key_bytes(args.key_dtype, args.head_dim, args.rotation.num_rotary),
+              4 * m * width);
+}
+
+// Rows of the ring go out with every token and come back where they close a block.
+Work work_of(const DeviceCompressArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m, row = args.ring_width;
+  int64_t bytes = sum_bytes(args.projections.splits, m, row);
+  if (args.stores_rows) bytes += m * row * 4;
+  return work(bytes, args.forms_entries ? 6 * m * row : 0);
+}
+
+Work work_of(const DeviceQueriesArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m, width = int64_t{args.heads} * args.head_dim;
+  const int64_t index =
+      args.index_sums.data == nullptr ? 0 : int64_t{args.index_heads} * args.index_width;
+  const int64_t index_splits = index == 0 ? 0 : args.index_sums.splits;
+  return work(sum_bytes(args.q_sums.splits, m, width) + m * width * 2 +
+                  sum_bytes(index_splits, m, index) + m * index * 2,
+              6 * m * (width + index));
+}
+
+Work work_of(const DeviceSparseAttentionArgs& args, const ReadInts& read) {
+  const Keys window = keys_of(args.window, args.m, read);
+  const Keys entries = keys_of(args.entries, args.m, read);
+  return attention({.m = args.m, .heads = args.heads, .width = args.head_dim, .number_bytes = 2},
+                   window.count() + entries.count(),
+                   (window.distinct() + entries.distinct()) *
+                       key_bytes(args.kv_dtype, args.head_dim, args.num_rotary));
+}
+
+Work work_of(const DeviceAttendedArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m, width = int64_t{args.heads} * args.head_dim;
+  return work(m * width * 2 + form_bytes(args.y, m, width),
+              6 * m * args.heads * args.rotation.num_rotary / 2);
+}
+
+Work work_of(const DeviceIndexerScoreArgs& args, const ReadInts& read) {
+  const Entries seen = entries_of(args, read);
+  return work(args.m * args.heads * (int64_t{args.width} * 2 + 4) +
+                  seen.distinct * index_key_bytes(args.key_dtype, args.width) + seen.scores * 4,
+              2 * seen.scores * args.heads * args.width);
+}
+
+Work work_of(const DeviceTopKArgs& args, const ReadInts& read) {
+  const int64_t scores = sum_of(args.counts, args.m, args.columns, read);
+  return work(scores * 4 + int64_t{args.m} * args.k * 4, scores);
+}
+
+Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m;
+  return work(sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8,
+              4 * m * args.num_experts);
+}
+
+Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& /*read*/) {
+  const int64_t slots = max_slots(args.num_pairs, args.num_experts, args.rows);
+  return work(int64_t{args.num_pairs} * 4 + slots * (1 + args.rows) * 4, 0);
+}
+
+Work work_of(const DeviceSwigluArgs& args, const ReadInts& /*read*/) {
+  return work(sum_bytes(args.x.splits, args.m, 2 * args.n) + form_bytes(args.y, args.m, args.n),
+              6 * args.m * args.n);
+}
+
+Work work_of(const DeviceQuantizeArgs& args, const ReadInts& /*read*/) {
+  const int64_t in =
+      args.x_bf16 != nullptr ? args.m * args.k * 2 : sum_bytes(args.x_sums.splits, args.m, args.k);
+  return work(in + form_bytes(args.y, args.m, args.k), 2 * args.m * args.k);
+}
+
+Work work_of(const DeviceRmsNormArgs& args, const ReadInts& /*read*/) {
+  return work(args.m * args.k * 4 + form_bytes(args.y, args.m, args.k), 4 * args.m * args.k);
+}
+
+Work work_of(const DeviceJoinMtpArgs& args, const ReadInts& /*read*/) {
+  const int64_t numbers = args.m * args.hidden;
+  return work(numbers * 4 * (args.embedded.splits + args.hc_mult * (args.projected.splits + 1)),
+              numbers * args.hc_mult);
+}
+
+Work work_of(const DevicePlanArgs& args, const ReadInts& /*read*/) {
+  const int64_t m = args.tokens.m;
+  return work(m * (args.window + args.sequences.max_pages + args.max_rows_128) * 4, 0);
+}
+
+Work work_of(const DeviceCopyRowsArgs& args, const ReadInts& /*read*/) {
+  return work(2 * args.count * args.row_bytes, 0);
+}
+
+Work work_of(const DeviceSampleArgs& args, const ReadInts& /*read*/) {
+  return work(sum_bytes(args.logits.splits, args.m, args.vocab), args.m * args.vocab);
 }
 
 }  // namespace nibble::kernels

@@ -34,12 +34,14 @@ TEST(Work, OfAProductCountsTheWeightOnce) {
 TEST(Work, OfExpertsCountsThoseThatHaveTokens) {
   const PackedWeight weight = weight_of(quant::Format::kMxfp4, PackedLayout::kPanel64, 128, 128);
   const int32_t experts[] = {3, 7, 3, -1};
-  DeviceGroupedMatMulArgs args{.weight = &weight,
+  float x = 0;
+  DeviceGroupedMatMulArgs args{.x = {.f32 = &x},
+                               .weight = &weight,
                                .slots = {.rows = 1, .experts = experts, .max_slots = 4}};
   const double one = static_cast<double>(
       packed_weight_bytes(quant::Format::kMxfp4, 128, 128, DType::kF32, PackedLayout::kPanel64));
   const Work known = work_of(args, read_host);
-  EXPECT_EQ(known.bytes, 2 * one + 3 * (128 + 128 * 4));
+  EXPECT_EQ(known.bytes, 2 * one + 3 * (128 * 4 + 128 * 4));
   EXPECT_EQ(known.flops, 2.0 * 3 * 128 * 128);
   EXPECT_EQ(work_of(args, {}).flops, 2.0 * 4 * 128 * 128);
 
@@ -48,16 +50,30 @@ TEST(Work, OfExpertsCountsThoseThatHaveTokens) {
   EXPECT_EQ(work_of(args, read_host).flops, 2.0 * 3 * 128 * 128);
 }
 
-TEST(Work, OfAttentionFollowsTheCounts) {
-  const int32_t window[] = {128, 5}, entries[] = {512, 0};
-  const DeviceSparseAttentionArgs args{.window = {.counts = window, .max_rows = 128},
-                                       .entries = {.counts = entries, .max_rows = 512},
-                                       .kv_dtype = DType::kF8E4m3,
-                                       .m = 2,
-                                       .heads = 64};
-  EXPECT_EQ(work_of(args, read_host).bytes, 2.0 * 2 * 64 * 512 * 2 + 645 * 584);
-  EXPECT_EQ(work_of(args, read_host).flops, 4.0 * 645 * 64 * 512);
-  EXPECT_EQ(work_of(args, {}).flops, 4.0 * 1280 * 64 * 512);
+TEST(Work, OfAttentionCountsSharedKeysOnce) {
+  const int32_t window_counts[] = {2, 3}, window_rows[] = {5, 6, -1, 5, 6, 7};
+  const int32_t entry_counts[] = {1, 0}, entry_rows[] = {9, -1, -1, -1};
+  const DeviceSparseAttentionArgs args{
+      .window = {.rows = window_rows, .counts = window_counts, .max_rows = 3},
+      .entries = {.rows = entry_rows, .counts = entry_counts, .max_rows = 2},
+      .kv_dtype = DType::kF8E4m3,
+      .m = 2,
+      .heads = 64};
+  EXPECT_EQ(work_of(args, read_host).bytes, 2.0 * 2 * 64 * 512 * 2 + 4 * 584);
+  EXPECT_EQ(work_of(args, read_host).flops, 4.0 * 6 * 64 * 512);
+  EXPECT_EQ(work_of(args, {}).flops, 4.0 * 10 * 64 * 512);
+}
+
+TEST(Work, OfTheIndexerCountsTheEntriesOfASequenceOnce) {
+  const int32_t counts[] = {600, 601, 700, 20}, pages[] = {3, 4, 3, 4, 8, 9, 1, 2};
+  const DeviceIndexerScoreArgs args{.keys = {.pages = pages, .counts = counts, .max_pages = 2},
+                                    .m = 4,
+                                    .heads = 64,
+                                    .width = 128,
+                                    .unscored_count = 512};
+  EXPECT_EQ(work_of(args, read_host).bytes,
+            4.0 * 64 * 260 + (601 + 700) * 256 + (600 + 601 + 700) * 4);
+  EXPECT_EQ(work_of(args, read_host).flops, 2.0 * (600 + 601 + 700) * 64 * 128);
 }
 
 Result<void> count_launch(const RmsNormArgs& args, device::Stream& /*stream*/) {

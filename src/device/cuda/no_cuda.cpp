@@ -2,6 +2,7 @@
 #include "device/cuda.h"
 #include "device/event.h"
 #include "device/graph.h"
+#include "device/kernel_trace.h"
 
 namespace nibble::device {
 namespace {
@@ -56,5 +57,10 @@ Event::~Event() = default;
 Result<double> elapsed_us(Stream& /*stream*/, const std::function<Result<void>()>& /*enqueue*/) {
   return not_built();
 }
+
+Result<KernelTrace> KernelTrace::start() { return not_built(); }
+Result<void> KernelTrace::set_label(uint64_t /*label*/) { return not_built(); }
+Result<std::vector<KernelActivity>> KernelTrace::finish() { return not_built(); }
+KernelTrace::~KernelTrace() = default;
 
 }  // namespace nibble::device

@@ -1,0 +1,43 @@
+// Passes of a loaded model over random tokens: what benchmarks and profiles time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/communicator.h"
+#include "models/model.h"
+
+namespace nibble::tools {
+
+class Steps final {
+ public:
+  // `model` has reserved state for `num_sequences` of `max_context` tokens each.
+  Steps(models::Model& model, int32_t num_sequences, int32_t max_context);
+
+  // Starts `count` sequences anew and brings each to `context` tokens, in passes of `chunk`.
+  Result<void> start(int32_t count, int32_t context, int32_t chunk);
+  // A pass over one more token of each of the first `count` sequences, with logits of each.
+  Result<void> decode(int32_t count);
+  // A pass over `count` more tokens of the first sequence, with logits of the last.
+  Result<void> prefill(int32_t count);
+  // Whether each of the first `count` sequences may grow by `tokens`.
+  bool has_room(int32_t count, int32_t tokens) const;
+
+ private:
+  struct Part {
+    int32_t sequence = 0;
+    int32_t tokens = 0;
+  };
+  Result<void> pass(const std::vector<Part>& parts);
+
+  models::Model& model_;
+  const int32_t max_context_;
+  std::vector<std::vector<PageId>> pages_;  // by sequence
+  std::unique_ptr<comm::Communicator> communicator_;
+  std::mt19937 random_{1};
+};
+
+}  // namespace nibble::tools
