@@ -64,11 +64,13 @@ bool Run::wants(std::string_view what) const {
          });
 }
 
-void Run::print(std::string_view what, int64_t tokens, int64_t bytes, const Spread& us) const {
+void Run::print(
+    std::string_view what, int64_t tokens, int64_t bytes, const Spread& us, double flops) const {
   const double rate = static_cast<double>(bytes) / us.median * 1e-6;
   fmt::print(
       "{{\"what\":\"{}\",\"tokens\":{},\"bytes\":{},\"us\":{:.2f},\"us_low\":{:.2f},"
-      "\"us_high\":{:.2f},\"tb_per_s\":{:.3f},\"roof_tb_per_s\":{:.3f},\"share\":{:.3f}}}\n",
+      "\"us_high\":{:.2f},\"tb_per_s\":{:.3f},\"roof_tb_per_s\":{:.3f},\"share\":{:.3f},\"tflops\":"
+      "{:.1f}}}\n",
       what,
       tokens,
       bytes,
@@ -77,7 +79,8 @@ void Run::print(std::string_view what, int64_t tokens, int64_t bytes, const Spre
       us.high,
       rate,
       roof_,
-      rate / roof_);
+      rate / roof_,
+      flops / us.median * 1e-6);
   std::fflush(stdout);
 }
 

@@ -33,8 +33,13 @@ class Run final {
                            std::vector<std::string> names);
 
   bool wants(std::string_view what) const;
-  // Prints a line: `bytes` moved in `us` as a rate and as a share of the read stream.
-  void print(std::string_view what, int64_t tokens, int64_t bytes, const Spread& us) const;
+  // Prints a line: `bytes` moved in `us` as a rate and as a share of the read stream, and with
+  // `flops` those as a rate.
+  void print(std::string_view what,
+             int64_t tokens,
+             int64_t bytes,
+             const Spread& us,
+             double flops = 0) const;
 
  private:
   explicit Run(std::vector<std::string> names) : names_(std::move(names)) {}

@@ -1,4 +1,4 @@
-// The dense FP8 products of a DeepSeek-V4-Flash layer on a GPU for few tokens: each alone, and as a
+// The dense FP8 products of a DeepSeek-V4-Flash layer on a GPU: each alone, and for few tokens as a
 // chain with real dependences, wq_b, wo_a, wo_b, the shared expert's gate and up, over the weights
 // of several layers. Prints one JSON object per line.
 //   usage: cuda_dense_bench [part of a measurement's name]...
@@ -11,6 +11,7 @@
 #include "kernels/cuda/quantize/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
 #include "kernels/fp8_panel64.h"
+#include "kernels/kernel.h"
 
 namespace nibble {
 namespace {
@@ -21,6 +22,7 @@ using cuda_bench::Run;
 using cuda_bench::Spread;
 
 constexpr int32_t kNumLayers = 12;
+constexpr int32_t kMaxTokens = 8192;
 
 struct Product {
   const char* name;
@@ -82,8 +84,8 @@ struct Activations {
 };
 
 Result<Activations> make_activations(device::Device& device) {
-  constexpr int64_t kBlocks = 32768 / 128 * fp8_block_bytes(kMaxFp8Tokens);
-  constexpr int64_t kSums = 8 * kMaxFp8Tokens * 8192 * 4;
+  constexpr int64_t kBlocks = 32768 / 128 * fp8_block_bytes(kMaxTokens);
+  constexpr int64_t kSums = int64_t{kMaxTokens} * 32768 * 4;
   Activations x;
   TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kSums));
   x.blocks[0] = x.storage.data();
@@ -95,24 +97,42 @@ Result<Activations> make_activations(device::Device& device) {
   return x;
 }
 
+// The kernels of one product by number of tokens.
+Result<std::vector<RangedRoute>> route_product(const Product& product, device::Device& device) {
+  return route_by_rows({.op = Op::kMatMul,
+                        .has_weight = true,
+                        .weight = quant::Format::kFp8E4m3Block128x128,
+                        .activation = Activation::kFp8,
+                        .n = product.n,
+                        .k = product.k},
+                       device.info());
+}
+
 class Dense final {
  public:
-  Dense(device::Device& device, const Weights& weights, const Activations& x)
-      : device_(device), weights_(weights), x_(x) {}
+  static Result<Dense> make(device::Device& device, const Weights& weights, const Activations& x) {
+    Dense dense(device, weights, x);
+    for (size_t p = 0; p < kNumProducts; ++p) {
+      TRY_ASSIGN(dense.routes_[p], route_product(kProducts[p], device));
+    }
+    return dense;
+  }
 
   Result<void> multiply(size_t product, int32_t layer, int32_t tokens, int32_t from) const {
     const Product& shape = kProducts[product];
-    const int32_t units = device_.info().num_units;
-    return launch_fp8_matmul_sm90(
-        {.x = {.fp8_blocks = x_.blocks[from]},
-         .m = tokens,
-         .weight = &weights_.products[product][static_cast<size_t>(layer % kNumLayers)],
-         .groups = shape.groups,
-         .splits = shape.quantize ? 1 : fp8_panel_splits(shape.n, shape.k, units),
-         .y = shape.quantize ? nullptr : x_.sums,
-         .y_fp8 = shape.quantize ? x_.blocks[1 - from] : nullptr,
-         .num_units = units,
-         .is_dependent = true},
+    const Route& route = route_for(routes_[product], tokens);
+    const bool quantize = shape.quantize && route.kernel->gives_fp8;
+    return route.launch(
+        DeviceMatMulArgs{
+            .x = {.fp8_blocks = x_.blocks[from]},
+            .m = tokens,
+            .weight = &weights_.products[product][static_cast<size_t>(layer % kNumLayers)],
+            .groups = shape.groups,
+            .splits = quantize ? 1 : splits(product, tokens),
+            .y = quantize ? nullptr : x_.sums,
+            .y_fp8 = quantize ? x_.blocks[1 - from] : nullptr,
+            .num_units = device_.info().num_units,
+            .is_dependent = true},
         device_.stream());
   }
 
@@ -129,21 +149,29 @@ class Dense final {
   // The sums of a product to blocks 0. The next layer's wq_b takes the first k values of them.
   Result<void> quantize(size_t product, int32_t tokens, bool swiglu) const {
     const Product& shape = kProducts[product];
-    return launch_quantize_sums(
-        {.sums = x_.sums,
-         .splits = fp8_panel_splits(shape.n, shape.k, device_.info().num_units),
-         .m = tokens,
-         .n = shape.n,
-         .swiglu = swiglu,
-         .limit = 10.0f,
-         .y = x_.blocks[0],
-         .is_dependent = true},
-        device_.stream());
+    return launch_quantize_sums({.sums = x_.sums,
+                                 .splits = splits(product, tokens),
+                                 .m = tokens,
+                                 .n = shape.n,
+                                 .swiglu = swiglu,
+                                 .limit = 10.0f,
+                                 .y = x_.blocks[0],
+                                 .is_dependent = true},
+                                device_.stream());
+  }
+
+  Dense(device::Device& device, const Weights& weights, const Activations& x)
+      : device_(device), weights_(weights), x_(x) {}
+
+  int32_t splits(size_t product, int32_t tokens) const {
+    const KernelInfo& kernel = *route_for(routes_[product], tokens).kernel;
+    return num_splits(kernel, kProducts[product].n, kProducts[product].k, device_.info().num_units);
   }
 
   device::Device& device_;
   const Weights& weights_;
   const Activations& x_;
+  std::vector<RangedRoute> routes_[kNumProducts];
 };
 
 int64_t weight_bytes(size_t product) {
@@ -155,9 +183,9 @@ Result<void> run(std::vector<std::string> names) {
   TRY_ASSIGN(const Weights weights, make_weights(*device));
   TRY_ASSIGN(const Activations x, make_activations(*device));
   TRY_ASSIGN(const Run bench, Run::start(*device, weights.storage, std::move(names)));
-  const Dense dense(*device, weights, x);
-  for (const int32_t tokens : {1, 2, 4, 8, 16}) {
-    if (bench.wants("chain")) {
+  TRY_ASSIGN(const Dense dense, Dense::make(*device, weights, x));
+  for (const int32_t tokens : {1, 4, 16, 32, 64, 128, 256, 512, 2048, 8192}) {
+    if (tokens <= 16 && bench.wants("chain")) {
       TRY_ASSIGN(const Spread us,
                  cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
                    return dense.chain(layer, tokens);
@@ -172,7 +200,11 @@ Result<void> run(std::vector<std::string> names) {
                  cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
                    return dense.multiply(p, layer, tokens, 0);
                  }));
-      bench.print(kProducts[p].name, tokens, weight_bytes(p), us);
+      bench.print(kProducts[p].name,
+                  tokens,
+                  weight_bytes(p),
+                  us,
+                  2.0 * tokens * static_cast<double>(kProducts[p].n * kProducts[p].k));
     }
   }
   return {};

@@ -32,15 +32,6 @@ constexpr Fp8PanelBytes fp8_panel_bytes(int64_t n, int64_t k) {
   return {.codes = tiles * kFp8TileBytes, .scales = tiles * 4};
 }
 
-// How many parts k is best split into for f32 results: the fewest that give every multiprocessor
-// work. Of the shape alone, so that sums do not depend on the load.
-constexpr int32_t fp8_panel_splits(int64_t n, int64_t k, int32_t num_units) {
-  const int64_t panels = n / kFp8PanelRows;
-  int32_t splits = 1;
-  while (panels * splits * 2 <= num_units && k % (int64_t{512} * splits) == 0) splits *= 2;
-  return splits;
-}
-
 // Packs FP8 128x128 rows. kUnsupported when a panel would hold rows of two scale blocks (sources
 // are then not cut at multiples of 64), kInvalidArgument for other formats.
 Result<PackedWeight> pack_fp8_panel64(std::span<const WeightRows> sources);

@@ -86,6 +86,12 @@ struct Limits {
   int64_t shared_bytes = 0;  // CUDA: shared memory that a block of threads needs
 };
 
+// How a product on a GPU splits k so that every multiprocessor has work. Without rows it does not.
+struct KSplits {
+  int64_t rows = 0;  // of W that a multiprocessor takes at a time
+  int64_t k = 0;     // of which a split holds a multiple
+};
+
 enum class Status : uint8_t { kRuns, kCompiled, kPlanned };
 std::string_view status_name(Status status);
 
@@ -145,8 +151,8 @@ struct KernelInfo {
   Limits limits = {};
   PackedLayout layout = PackedLayout::kNone;
   ActivationForm x_form = ActivationForm::kF32;  // products on GPUs: what they read
-  // Products on GPUs that split k so that every multiprocessor has work: num_splits().
-  bool splits_k = false;
+  KSplits k_splits = {};   // products on GPUs: how they split k, see num_splits()
+  bool gives_fp8 = false;  // products on GPUs: can give DeviceMatMulArgs::y_fp8
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.
   std::array<int32_t, 6> slot_rows = {};

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/checked_math.h"
-#include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
 
 namespace nibble::kernels {
@@ -290,8 +289,13 @@ const Route& route_for(std::span<const RangedRoute> routes, int64_t m) {
 }
 
 int32_t num_splits(const KernelInfo& kernel, int64_t n, int64_t k, int32_t num_units) {
-  if (!kernel.splits_k) return 1;
-  return fp8_panel_splits(n, k, num_units);
+  const auto& [unit_rows, unit_k] = kernel.k_splits;
+  if (unit_rows == 0) return 1;
+  int32_t splits = 1;
+  while (ceil_div(n, unit_rows) * splits * 2 <= num_units && k % (2 * unit_k * splits) == 0) {
+    splits *= 2;
+  }
+  return splits;
 }
 
 int32_t choose_slot_rows(const KernelInfo& kernel,

@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "cuda/cuda_testing.h"
 #include "kernels/cuda/quantize/launch.h"
+#include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
 #include "kernels/fp8_panel64.h"
+#include "kernels/kernel.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::cuda {
@@ -96,17 +99,18 @@ std::vector<float> run_sums(const DeviceWeight& weight,
                             const HostFp8Rows& x,
                             int32_t m,
                             int32_t groups = 1,
-                            int32_t splits = 1) {
+                            int32_t splits = 1,
+                            Launcher<DeviceMatMulArgs> launch = &launch_fp8_matmul_sm90) {
   const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
   const DeviceArray<float> y(static_cast<size_t>(splits * m * weight.packed.n));
-  launch_fp8_matmul_sm90({.x = {.fp8_blocks = bytes(blocks)},
-                          .m = m,
-                          .weight = &weight.packed,
-                          .groups = groups,
-                          .splits = splits,
-                          .y = y.data(),
-                          .num_units = gpu()->info().num_units},
-                         gpu()->stream())
+  launch({.x = {.fp8_blocks = bytes(blocks)},
+          .m = m,
+          .weight = &weight.packed,
+          .groups = groups,
+          .splits = splits,
+          .y = y.data(),
+          .num_units = gpu()->info().num_units},
+         gpu()->stream())
       .value();
   return y.to_host();
 }
@@ -148,31 +152,20 @@ class Fp8MatMul : public CudaTest {
   }
 };
 
+using Fp8BulkMatMul = Fp8MatMul;
+
 struct Case {
   int64_t n, k;
   int32_t m, groups, splits;
 };
 
-TEST_F(Fp8MatMul, EqualsTheSumsInDouble) {
-  const Case cases[] = {{64, 256, 1, 1, 1},
-                        {192, 512, 2, 1, 1},
-                        {64, 768, 3, 1, 1},
-                        {128, 1024, 5, 1, 2},
-                        {256, 2048, 8, 1, 4},
-                        {512, 512, 9, 4, 1},
-                        {320, 1024, 11, 1, 1},
-                        {512, 1024, 16, 8, 2},
-                        {64, 8192, 1, 1, 1},
-                        {128, 8192, 16, 1, 2},
-                        {192, 8192, 7, 1, 4},
-                        {24576, 256, 1, 1, 1},
-                        {17024, 512, 4, 2, 2}};
+void expect_sums_in_double(std::span<const Case> cases, Launcher<DeviceMatMulArgs> launch) {
   for (const Case& c : cases) {
     SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " m " << c.m << " groups " << c.groups
                                       << " splits " << c.splits);
     const DeviceWeight weight = make_weight(random_fp8(c.n, c.k, 7));
     const HostFp8Rows x = random_fp8_rows(c.m, c.groups * c.k, 8);
-    const std::vector<float> parts = run_sums(weight, x, c.m, c.groups, c.splits);
+    const std::vector<float> parts = run_sums(weight, x, c.m, c.groups, c.splits, launch);
     double error = 0, size = 0;
     for (int64_t t = 0; t < c.m; ++t) {
       for (int64_t row = 0; row < c.n; ++row) {
@@ -189,6 +182,93 @@ TEST_F(Fp8MatMul, EqualsTheSumsInDouble) {
       }
     }
     EXPECT_LT(std::sqrt(error / size), kRelativeRms);
+  }
+}
+
+TEST_F(Fp8MatMul, EqualsTheSumsInDouble) {
+  const Case cases[] = {{64, 256, 1, 1, 1},
+                        {192, 512, 2, 1, 1},
+                        {64, 768, 3, 1, 1},
+                        {128, 1024, 5, 1, 2},
+                        {256, 2048, 8, 1, 4},
+                        {512, 512, 9, 4, 1},
+                        {320, 1024, 11, 1, 1},
+                        {512, 1024, 16, 8, 2},
+                        {64, 8192, 1, 1, 1},
+                        {128, 8192, 16, 1, 2},
+                        {192, 8192, 7, 1, 4},
+                        {24576, 256, 1, 1, 1},
+                        {17024, 512, 4, 2, 2}};
+  expect_sums_in_double(cases, &launch_fp8_matmul_sm90);
+}
+
+// The product for many tokens, with each of its widths and with more items than clusters.
+TEST_F(Fp8BulkMatMul, EqualsTheSumsInDouble) {
+  const Case cases[] = {{64, 128, 1, 1, 1},
+                        {256, 128, 7, 1, 1},
+                        {320, 384, 9, 1, 3},
+                        {512, 512, 17, 2, 1},
+                        {192, 1024, 32, 1, 2},
+                        {256, 4224, 33, 1, 1},
+                        {1024, 640, 63, 4, 1},
+                        {256, 8192, 64, 1, 8},
+                        {448, 512, 65, 1, 1},
+                        {512, 256, 127, 2, 2},
+                        {256, 768, 128, 1, 1},
+                        {320, 256, 129, 1, 1},
+                        {2048, 256, 255, 8, 1},
+                        {256, 1024, 600, 1, 2},
+                        {128, 128, 2305, 1, 1},
+                        {18432, 256, 40, 1, 1},
+                        {9216, 384, 260, 2, 1}};
+  expect_sums_in_double(cases, &launch_fp8_bulk_matmul_sm90);
+}
+
+// Bit for bit, also between the widths that the product is compiled for.
+TEST_F(Fp8BulkMatMul, ATokenDoesNotDependOnItsNeighbours) {
+  constexpr int64_t kN = 320, kK = 1280;
+  constexpr int32_t kAll = 270;
+  const DeviceWeight weight = make_weight(random_fp8(kN, kK, 19));
+  const HostFp8Rows x = random_fp8_rows(kAll, kK, 20);
+  const std::vector<float> all = run_sums(weight, x, kAll, 1, 2, &launch_fp8_bulk_matmul_sm90);
+  for (const int32_t m : {1, 20, 50, 64, 100, 129}) {
+    HostFp8Rows first = x;
+    first.codes.resize(static_cast<size_t>(m * kK));
+    first.scales.resize(static_cast<size_t>(m * kK / 128));
+    const std::vector<float> y = run_sums(weight, first, m, 1, 2, &launch_fp8_bulk_matmul_sm90);
+    for (int64_t split = 0; split < 2; ++split) {
+      const auto own = y.begin() + split * m * kN;
+      const auto among = all.begin() + split * kAll * kN;
+      EXPECT_TRUE(std::equal(own, own + m * kN, among)) << m << " split " << split;
+    }
+  }
+}
+
+TEST_F(Fp8BulkMatMul, KeepsANanToItsRowAndItsToken) {
+  quant::QuantizedWeight stored = random_fp8(128, 256, 13);
+  stored.codes[5 * 256 + 70] = std::byte{0x7F};
+  const DeviceWeight weight = make_weight(stored);
+  for (const int32_t m : {18, 40, 70}) {
+    HostFp8Rows x = random_fp8_rows(m, 256, 14);
+    x.codes[256 + 9] = 0xFF;
+    const std::vector<float> y = run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90);
+    for (size_t t = 0; t < static_cast<size_t>(m); ++t) {
+      for (size_t row = 0; row < 128; ++row) {
+        EXPECT_EQ(std::isnan(y[t * 128 + row]), t == 1 || row == 5) << m << " " << t << " " << row;
+      }
+    }
+  }
+}
+
+// The same result every time, with the rings refilled many times over.
+TEST_F(Fp8BulkMatMul, RepeatsBitForBit) {
+  const DeviceWeight weight = make_weight(random_fp8(4096, 2048, 15));
+  for (const int32_t m : {30, 64, 520}) {
+    const HostFp8Rows x = random_fp8_rows(m, 2048, 16);
+    const std::vector<float> first = run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90);
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_EQ(run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90), first) << m;
+    }
   }
 }
 

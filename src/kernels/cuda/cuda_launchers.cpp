@@ -3,6 +3,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
 #include "kernels/cuda/sm90/indexer/launch.h"
 #include "kernels/cuda/sm90/sparse_attention/launch.h"
@@ -26,6 +27,8 @@ constexpr NamedLaunch kLaunchers[] = {
     {"indexer_score.bf16.sm_90.tensor_core.d128", &launch_indexer_score_sm90},
     {"top_k.sm_90.simt", &launch_top_k},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode", &launch_fp8_matmul_sm90},
+    {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch", &launch_fp8_bulk_matmul_sm90},
+    {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill", &launch_fp8_bulk_matmul_sm90},
     {"rms_norm.sm_90.simt", &launch_rms_norm},
     {"rope.sm_90.simt", &launch_rope},
     {"hyper_pre.sm_90.simt", &launch_hyper_pre},

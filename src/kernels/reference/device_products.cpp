@@ -309,7 +309,8 @@ class ProductTable final {
                                ".decode",
                                &matmul<ActivationForm::kFp8Blocks>);
       decode.limits = {.m_max = kMaxDecodeTokens, .k_multiple = 128};
-      decode.splits_k = true;
+      decode.k_splits = {.rows = 64, .k = 256};
+      decode.gives_fp8 = true;
       add(Op::kMatMul,
           format,
           Activation::kFp8,

@@ -76,6 +76,29 @@ __device__ __forceinline__ void bulk_copy_to_rank(uint32_t destination,
       "r"(barrier)
       : "memory");
 }
+// bulk_copy_to_shared() to the same place of every block of `blocks` (a bit each), whose barriers at
+// the place of `barrier` get the bytes reported.
+__device__ __forceinline__ void bulk_copy_to_blocks(uint32_t destination,
+                                                    const void* source,
+                                                    int32_t num_bytes,
+                                                    uint32_t barrier,
+                                                    uint16_t blocks,
+                                                    uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(destination),
+      "l"(source),
+      "r"(num_bytes),
+      "r"(barrier),
+      "h"(blocks),
+      "l"(policy)
+      : "memory");
+}
+// Arrives at a barrier at an address of shared_address_of_rank().
+__device__ __forceinline__ void barrier_arrive_at_rank(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 
 // This block's place in its cluster.
 __device__ __forceinline__ uint32_t cluster_rank() {

@@ -84,6 +84,11 @@ __device__ __forceinline__ uint64_t evict_last_policy() {
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+__device__ __forceinline__ uint64_t evict_normal_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // Copies num_bytes (a multiple of 16, both sides aligned to 16) and reports them to `barrier`.
 __device__ __forceinline__ void bulk_copy_to_shared(uint32_t destination,
                                                     const void* source,

@@ -10,6 +10,7 @@ using quant::Format;
 
 // Where tests/cuda last passed, with the sanitizers of `tools/gpu run sanitize`.
 constexpr std::string_view kH200Verified = "NVIDIA H200, 2026-11-29";
+constexpr std::string_view kH200Later = "NVIDIA H200, 2026-11-30";
 
 // clang-format off
 constexpr KernelInfo kTable[] = {
@@ -53,8 +54,22 @@ constexpr KernelInfo kTable[] = {
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
      .limits = {.m_max = 16, .n_multiple = 64, .k_multiple = 256, .k_max = 8192,
                 .shared_bytes = 113 << 10},
-     .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks, .splits_k = true,
+     .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks,
+     .k_splits = {.rows = 64, .k = 256}, .gives_fp8 = true,
      .status = Status::kCompiled, .verified = kH200Verified},
+    // Splits of k keep all multiprocessors at work where one range of tokens is all there is.
+    {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch",
+     .op = Op::kMatMul, .has_weight = true, .weight = Format::kFp8E4m3Block128x128,
+     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
+     .limits = {.m_max = 256, .n_multiple = 256, .k_multiple = 128, .shared_bytes = 227 << 10},
+     .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks,
+     .k_splits = {.rows = 128, .k = 128}, .status = Status::kCompiled, .verified = kH200Later},
+    {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill",
+     .op = Op::kMatMul, .has_weight = true, .weight = Format::kFp8E4m3Block128x128,
+     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
+     .limits = {.n_multiple = 256, .k_multiple = 128, .shared_bytes = 227 << 10},
+     .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks,
+     .status = Status::kCompiled, .verified = kH200Later},
     {.name = "rms_norm.sm_90.simt", .op = Op::kRmsNorm,
      .activation = Activation::kF32, .unit = ComputeUnit::kSimt, .target = kSm90,
      .status = Status::kCompiled, .verified = kH200Verified},

@@ -23,7 +23,7 @@
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/common/wgmma_shared.cuh"
 
 namespace nibble::kernels::cuda {
 

@@ -1,0 +1,14 @@
+// Dense products with FP8 128x128 weights for many tokens on sm_90a, over the layout of the product
+// for few: E4M3 x E4M3 on tensor cores, scales applied in f32 per 128 values of k.
+#pragma once
+
+#include "device/device.h"
+#include "kernels/device_args.h"
+
+namespace nibble::kernels::cuda {
+
+// Limits: n a multiple of 64, with groups n / groups of 256; k / splits a multiple of 128. Results
+// are f32 sums.
+Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream);
+
+}  // namespace nibble::kernels::cuda
