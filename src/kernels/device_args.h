@@ -30,12 +30,38 @@ struct ActivationForms {
   void* bf16 = nullptr;             // [m, k]
   std::byte* fp8 = nullptr;         // [m, k] codes, aligned to 16
   float* fp8_scales = nullptr;      // [m, k / 128]; with fp8
-  std::byte* fp8_blocks = nullptr;  // k / 128 blocks of fp8_block_bytes(m), aligned to 16
+  std::byte* fp8_blocks = nullptr;  // fp8_blocks_bytes(m, k), see there; aligned to 16
 };
 
-// FP8 activations in the order of the tiles that read them: for each 128 values of k a block of
-// codes [128 / 16][m][16], then m f32 scales, padded to 16 bytes.
-constexpr int64_t fp8_block_bytes(int64_t m) { return m * 128 + round_up(m * 4, int64_t{16}); }
+// FP8 activations in the order of the tiles that read them. Rows are cut into slices of 128, of
+// which the last may be shorter. A slice of r rows is, for each 128 values of k, a block of codes
+// [128 / 16][r][16], then r f32 scales, padded to 16 bytes.
+inline constexpr int64_t kFp8SliceRows = 128;
+constexpr int64_t fp8_block_bytes(int64_t rows) {
+  return rows * 128 + round_up(rows * 4, int64_t{16});
+}
+constexpr int64_t fp8_blocks_bytes(int64_t m, int64_t k) { return k / 128 * fp8_block_bytes(m); }
+
+// Where a row's part of the block that holds `column` lies in an [m, k] matrix of blocks.
+struct Fp8BlockPlace {
+  int64_t block = 0;  // offset
+  int64_t rows = 0;   // of the slice
+  int64_t row = 0;    // in the slice
+
+  constexpr int64_t code(int64_t column) const {
+    return block + (column % 128 / 16 * rows + row) * 16 + column % 16;
+  }
+  constexpr int64_t scale() const { return block + rows * 128 + row * 4; }
+};
+constexpr Fp8BlockPlace fp8_block_place(int64_t m, int64_t k, int64_t row, int64_t column) {
+  const int64_t slice = row / kFp8SliceRows;
+  const int64_t left = m - slice * kFp8SliceRows;
+  const int64_t rows = left < kFp8SliceRows ? left : kFp8SliceRows;
+  return {
+      .block = slice * fp8_blocks_bytes(kFp8SliceRows, k) + column / 128 * fp8_block_bytes(rows),
+      .rows = rows,
+      .row = row % kFp8SliceRows};
+}
 
 // The result of a product as partial sums of its input features: [splits, m, n] f32, to be added
 // in order.
@@ -117,7 +143,8 @@ struct DeviceCopyRowsArgs {
 // y = W x.   With groups, rows g * n / groups and on of W see columns g * k and on of x (the
 // grouped output projection). Results go to one of
 //   y: [splits, m, n] f32 (DeviceSums)
-//   y_fp8: n / 128 blocks of fp8_block_bytes(m); needs splits 1 and n a multiple of 128
+//   y_fp8: as ActivationForms::fp8_blocks; of kernels with KernelInfo::gives_fp8, splits 1 and n a
+//     multiple of 128
 struct DeviceMatMulArgs {
   ActivationForms x;  // [m, groups * k]
   int32_t m = 0;

@@ -11,16 +11,6 @@ namespace nibble::kernels::reference {
 namespace {
 
 constexpr int64_t kGroup = 128;
-constexpr int64_t kRun = 16;  // codes of one row that lie side by side in a block
-
-std::byte* block_of(const ActivationForms& forms, int64_t m, int64_t column) {
-  return forms.fp8_blocks + column / kGroup * fp8_block_bytes(m);
-}
-
-int64_t code_in_block(int64_t m, int64_t row, int64_t column) {
-  const int64_t in_group = column % kGroup;
-  return (in_group / kRun * m + row) * kRun + in_group % kRun;
-}
 
 void write_fp8(const ActivationForms& forms,
                int64_t m,
@@ -35,13 +25,12 @@ void write_fp8(const ActivationForms& forms,
     std::copy(scales.begin(), scales.end(), forms.fp8_scales + row * k / kGroup);
   }
   if (forms.fp8_blocks == nullptr) return;
-  for (int64_t j = 0; j < k; ++j) {
-    block_of(forms, m, j)[code_in_block(m, row, j)] =
-        static_cast<std::byte>(codes[static_cast<size_t>(j)]);
-  }
   for (int64_t group = 0; group < k / kGroup; ++group) {
-    std::byte* const block = block_of(forms, m, group * kGroup);
-    std::memcpy(block + m * kGroup + row * 4, &scales[static_cast<size_t>(group)], 4);
+    const Fp8BlockPlace place = fp8_block_place(m, k, row, group * kGroup);
+    for (int64_t j = group * kGroup; j < (group + 1) * kGroup; ++j) {
+      forms.fp8_blocks[place.code(j)] = static_cast<std::byte>(codes[static_cast<size_t>(j)]);
+    }
+    std::memcpy(forms.fp8_blocks + place.scale(), &scales[static_cast<size_t>(group)], 4);
   }
 }
 
@@ -60,9 +49,9 @@ void read_fp8(const ActivationForms& forms,
       code = static_cast<uint8_t>(forms.fp8[row * k + j]);
       scale = forms.fp8_scales[row * (k / kGroup) + j / kGroup];
     } else {
-      const std::byte* const block = block_of(forms, m, j);
-      code = static_cast<uint8_t>(block[code_in_block(m, row, j)]);
-      std::memcpy(&scale, block + m * kGroup + row * 4, 4);
+      const Fp8BlockPlace place = fp8_block_place(m, k, row, j);
+      code = static_cast<uint8_t>(forms.fp8_blocks[place.code(j)]);
+      std::memcpy(&scale, forms.fp8_blocks + place.scale(), 4);
     }
     out[i] = quant::e4m3_to_f32(code) * scale;
   }

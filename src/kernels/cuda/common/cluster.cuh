@@ -76,8 +76,8 @@ __device__ __forceinline__ void bulk_copy_to_rank(uint32_t destination,
       "r"(barrier)
       : "memory");
 }
-// bulk_copy_to_shared() to the same place of every block of `blocks` (a bit each), whose barriers at
-// the place of `barrier` get the bytes reported.
+// bulk_copy_to_shared() to the same place of every block of `blocks` (a bit each), whose barriers
+// at the place of `barrier` get the bytes reported.
 __device__ __forceinline__ void bulk_copy_to_blocks(uint32_t destination,
                                                     const void* source,
                                                     int32_t num_bytes,
@@ -94,10 +94,10 @@ __device__ __forceinline__ void bulk_copy_to_blocks(uint32_t destination,
       "l"(policy)
       : "memory");
 }
-// Arrives at a barrier at an address of shared_address_of_rank().
+// Arrives at a barrier at an address of shared_address_of_rank(). Orders what this thread has read,
+// not what it wrote.
 __device__ __forceinline__ void barrier_arrive_at_rank(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // This block's place in its cluster.

@@ -30,6 +30,24 @@ __device__ __forceinline__ uint32_t to_e4m3x4(const float (&v)[4], float factor)
   return to_e4m3x2(v[0] * factor, v[1] * factor) | to_e4m3x2(v[2] * factor, v[3] * factor) << 16;
 }
 
+// fp8_block_place() of kernels/device_args.h for a group of 128 columns: where it writes codes and
+// scales of one row.   k: of all columns of the matrix
+struct Fp8BlockRow {
+  uint8_t* codes;  // of columns 0 .. 15; the next 16 are chunk_bytes on
+  float* scale;
+  int64_t chunk_bytes;
+};
+__device__ __forceinline__ Fp8BlockRow
+fp8_block_row(uint8_t* blocks, int64_t m, int64_t k, int64_t row, int64_t group) {
+  constexpr int64_t kSliceRows = 128, kFullBlock = kSliceRows * (128 + 4);
+  const int64_t slice = row / kSliceRows, in_slice = row % kSliceRows;
+  const int64_t rows = min(m - slice * kSliceRows, kSliceRows);
+  const int64_t block_bytes = rows * 128 + (rows * 4 + 15) / 16 * 16;
+  uint8_t* const block = blocks + slice * (k / 128) * kFullBlock + group * block_bytes;
+  return {
+      block + in_slice * 16, reinterpret_cast<float*>(block + rows * 128) + in_slice, rows * 16};
+}
+
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

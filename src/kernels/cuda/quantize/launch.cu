@@ -25,13 +25,8 @@ __device__ __forceinline__ float4 sum_splits(const float* sums, int splits, int6
 
 // One warp per row and group of 128; each lane holds four values. `columns`: of the result.
 template <bool kSwiglu>
-__global__ void __launch_bounds__(kGroupsPerBlock * 32) quantize_sums(const float* sums,
-                                                                      int splits,
-                                                                      int64_t m,
-                                                                      int64_t columns,
-                                                                      float limit,
-                                                                      int64_t block_bytes,
-                                                                      uint8_t* y) {
+__global__ void __launch_bounds__(kGroupsPerBlock * 32) quantize_sums(
+    const float* sums, int splits, int64_t m, int64_t columns, float limit, uint8_t* y) {
   launch_dependents();
   wait_for_predecessors();
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kGroupsPerBlock + threadIdx.x / 32;
@@ -53,10 +48,10 @@ __global__ void __launch_bounds__(kGroupsPerBlock * 32) quantize_sums(const floa
   const float amax =
       warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
   const uint32_t exponent = e4m3_scale_exponent(amax);
-  uint8_t* const out = y + block * block_bytes;
-  *reinterpret_cast<uint32_t*>(out + (lane / 4 * m + token) * 16 + lane % 4 * 4) =
+  const Fp8BlockRow out = fp8_block_row(y, m, columns, token, block);
+  *reinterpret_cast<uint32_t*>(out.codes + lane / 4 * out.chunk_bytes + lane % 4 * 4) =
       to_e4m3x4(v, inverse_power_of_two(exponent));
-  if (lane == 0) reinterpret_cast<float*>(out + m * 128)[token] = power_of_two(exponent);
+  if (lane == 0) *out.scale = power_of_two(exponent);
 }
 
 }  // namespace
@@ -75,7 +70,6 @@ Result<void> launch_quantize_sums(const QuantizeSumsArgs& args, device::Stream& 
                        args.m,
                        columns,
                        args.limit > 0 ? args.limit : INFINITY,
-                       fp8_block_bytes(args.m),
                        reinterpret_cast<uint8_t*>(args.y));
 }
 

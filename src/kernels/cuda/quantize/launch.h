@@ -8,9 +8,9 @@
 
 namespace nibble::kernels::cuda {
 
-// Adds `splits` partial sums in order and quantises the result as blocks (fp8_block_bytes). With
-// swiglu the sums are w1 x over w3 x and the result is silu(min(g, limit)) * clamp(u, -limit,
-// limit), limit 0 meaning none.
+// Adds `splits` partial sums in order and quantises the result as blocks
+// (ActivationForms::fp8_blocks). With swiglu the sums are w1 x over w3 x and the result is
+// silu(min(g, limit)) * clamp(u, -limit, limit), limit 0 meaning none.
 //   sums: [splits, m, n] f32; y: n, with swiglu n / 2, columns, a multiple of 128
 struct QuantizeSumsArgs {
   const float* sums = nullptr;

@@ -34,13 +34,11 @@ __host__ __device__ constexpr int bulk_threads(int blocks) {
 inline constexpr int kBulkCluster = 2;
 inline constexpr int kBulkPanels = kBulkCluster * kBulkWarpgroups;  // of a cluster's tile
 inline constexpr int kBulkMaxStages = 16;
-inline constexpr int kBulkChunks = 128 / 16;  // of a token's 128 k
 
 // DeviceMatMulArgs as the kernel takes them.
 struct Fp8BulkParams {
-  const uint8_t* x;
+  const uint8_t* x;  // ActivationForms::fp8_blocks
   int m;
-  int block_bytes;  // of x: fp8_block_bytes(m)
   const uint8_t* weights;
   const float* weight_scales;  // [panels, tiles]
   int panels;
@@ -51,11 +49,12 @@ struct Fp8BulkParams {
   int ring_stages;
 };
 
+// A stage: tiles of weights, then the tokens' block. Where there are fewer tokens than columns, the
+// core matrices of a chunk overlap with what follows.
 template <int kColumns>
 struct Fp8BulkStage {
-  static constexpr int kTokens = kBulkWarpgroups * kBulkTileBytes;  // offsets
-  static constexpr int kScales = kTokens + kColumns * 128;
-  static constexpr int kBytes = (kScales + kColumns * 4 + 127) / 128 * 128;
+  static constexpr int kTokens = kBulkWarpgroups * kBulkTileBytes;  // offset
+  static constexpr int kBytes = kTokens + (kColumns * 132 + 127) / 128 * 128;
 };
 
 // A tile of results and a part of k. Clusters take items in turns; within a band of tokens items of
@@ -75,6 +74,16 @@ __device__ __forceinline__ Fp8BulkItem fp8_bulk_item(int item, int row_tiles, in
   const int width = min(kBand, token_tiles - band * kBand);
   const int rows = in_band / width;
   return {rows, band * kBand + in_band - rows * width, split};
+}
+
+// The tokens of an item and the bytes of their block, codes and scales of 128 k.
+template <int kColumns>
+__device__ __forceinline__ int fp8_bulk_tokens(const Fp8BulkParams& params,
+                                               const Fp8BulkItem& item) {
+  return min(kColumns, params.m - item.tokens * kColumns);
+}
+__device__ __forceinline__ int fp8_bulk_block_bytes(int tokens) {
+  return tokens * 128 + (tokens * 4 + 15) / 16 * 16;
 }
 
 // The items of a cluster.
@@ -98,20 +107,22 @@ struct Fp8BulkWork {
   }
 };
 
-// What one lane of the producer copies for each stage: a tile of weights, a chunk of tokens or
-// their scales, or nothing.
+// What one lane of the producer copies for each stage: a tile of weights, or this block's half of
+// the tokens' block.
 template <int kColumns>
 class Fp8BulkSource {
  public:
-  static constexpr int kOwnChunks = kBulkChunks / kBulkCluster;
+  static constexpr int kLanes = kBulkWarpgroups + 1;
 
   __device__ __forceinline__ Fp8BulkSource(const Fp8BulkParams& params, int lane)
       : params_(params), work_(params), lane_(lane) {
     if (work_.own_items() > 0) start_item();
   }
 
-  const __device__ __forceinline__ uint8_t* source() const { return source_; }
+  __device__ const __forceinline__ uint8_t* source() const { return source_; }
   __device__ __forceinline__ int num_bytes() const { return num_bytes_; }
+  // Where it goes in a stage.
+  __device__ __forceinline__ int offset() const { return offset_; }
   // Of a whole stage.
   __device__ __forceinline__ int stage_bytes() const { return stage_bytes_; }
   __device__ __forceinline__ void next() {
@@ -126,32 +137,30 @@ class Fp8BulkSource {
     const int rank = static_cast<int>(cluster_rank());
     const int first_tile = item.split * work_.item_tiles;
     const int first_panel = item.rows * kBulkPanels;
-    const int token = item.tokens * kColumns;
-    const int tokens = min(kColumns, params_.m - token);
-    const int scale_bytes = (tokens * 4 + 15) / 16 * 16;
+    const int block_bytes = fp8_bulk_block_bytes(fp8_bulk_tokens<kColumns>(params_, item));
     tile_ = 0;
-    stage_bytes_ = kBulkWarpgroups * kBulkTileBytes + tokens * 128 + scale_bytes;
+    stage_bytes_ = kBulkWarpgroups * kBulkTileBytes + block_bytes;
     if (lane_ < kBulkWarpgroups) {
       // Rows beyond the last panel are those of the last one; their sums are not stored.
       const int panel = min(first_panel + rank * kBulkWarpgroups + lane_, params_.panels - 1);
       source_ = params_.weights +
                 (static_cast<size_t>(panel) * params_.tiles + first_tile) * kBulkTileBytes;
-      step_ = kBulkTileBytes;
-      num_bytes_ = kBulkTileBytes;
+      step_ = num_bytes_ = kBulkTileBytes;
+      offset_ = lane_ * kBulkTileBytes;
       return;
     }
     const int group = first_panel / params_.panels_per_group;
-    const uint8_t* const block =
-        params_.x + (static_cast<size_t>(group) * params_.tiles + first_tile) * params_.block_bytes;
-    step_ = params_.block_bytes;
-    const int part = lane_ - kBulkWarpgroups;
-    if (part < kOwnChunks) {
-      source_ = block + (static_cast<size_t>(rank * kOwnChunks + part) * params_.m + token) * 16;
-      num_bytes_ = tokens * 16;
-    } else {
-      source_ = block + static_cast<size_t>(params_.m) * 128 + token * 4;
-      num_bytes_ = part == kOwnChunks && rank == 0 ? scale_bytes : 0;
-    }
+    const int groups = params_.panels / params_.panels_per_group;
+    const int first_half = block_bytes / 32 * 16;
+    // Slices of kColumns tokens, each of all groups' blocks; one slice where kColumns is less.
+    source_ =
+        params_.x +
+        static_cast<size_t>(item.tokens) * groups * params_.tiles * fp8_bulk_block_bytes(kColumns) +
+        static_cast<size_t>(group * params_.tiles + first_tile) * block_bytes +
+        (rank == 0 ? 0 : first_half);
+    step_ = block_bytes;
+    num_bytes_ = rank == 0 ? first_half : block_bytes - first_half;
+    offset_ = Fp8BulkStage<kColumns>::kTokens + (rank == 0 ? 0 : first_half);
   }
 
   const Fp8BulkParams& params_;
@@ -162,16 +171,17 @@ class Fp8BulkSource {
   const uint8_t* source_ = nullptr;
   int step_ = 0;
   int num_bytes_ = 0;
+  int offset_ = 0;
   int stage_bytes_ = 0;
 };
 
-// Feeds the ring. One warp.
+// Feeds the ring. Fp8BulkSource::kLanes lanes of a warp.
 template <int kColumns>
 __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& params,
                                                         uint32_t ring,
                                                         uint32_t full,
                                                         uint32_t empty) {
-  using Stage = Fp8BulkStage<kColumns>;
+  constexpr int kStageBytes = Fp8BulkStage<kColumns>::kBytes;
   constexpr uint16_t kAll = (1U << kBulkCluster) - 1;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const Fp8BulkWork<kColumns> work(params);
@@ -181,25 +191,18 @@ __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& par
                                                : evict_last_policy();
   const int num_stages = work.own_items() * work.item_tiles;
   const int ahead = min(num_stages, params.ring_stages);
-  const int part = lane - kBulkWarpgroups;
-  constexpr int kOwnChunks = Fp8BulkSource<kColumns>::kOwnChunks;
-  const int chunk = static_cast<int>(cluster_rank()) * kOwnChunks + part;
-  const int offset = is_weight           ? lane * kBulkTileBytes
-                     : part < kOwnChunks ? Stage::kTokens + chunk * kColumns * 16
-                                         : Stage::kScales;
   const auto copy_weights = [&](int slot, const Fp8BulkSource<kColumns>& source) {
     if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    if (is_weight) {
-      bulk_copy_to_shared(ring + slot * Stage::kBytes + offset,
-                          source.source(),
-                          kBulkTileBytes,
-                          full + 8 * slot,
-                          policy);
-    }
+    if (!is_weight) return;
+    bulk_copy_to_shared(ring + slot * kStageBytes + source.offset(),
+                        source.source(),
+                        kBulkTileBytes,
+                        full + 8 * slot,
+                        policy);
   };
   const auto copy_tokens = [&](int slot, const Fp8BulkSource<kColumns>& source) {
-    if (is_weight || source.num_bytes() == 0) return;
-    bulk_copy_to_blocks(ring + slot * Stage::kBytes + offset,
+    if (is_weight) return;
+    bulk_copy_to_blocks(ring + slot * kStageBytes + source.offset(),
                         source.source(),
                         source.num_bytes(),
                         full + 8 * slot,
@@ -264,8 +267,7 @@ template <int kColumns, int kBlocks>
 __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
     fp8_bulk_matmul(const Fp8BulkParams params) {
   using Stage = Fp8BulkStage<kColumns>;
-  constexpr uint64_t kWeightStep = 2 * 1024 / 16;          // descriptor distance of 32 k
-  constexpr uint64_t kTokenStep = 2 * kColumns * 16 / 16;  // likewise
+  constexpr uint64_t kWeightStep = 2 * 1024 / 16;  // descriptor distance of 32 k
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[2 * kBulkMaxStages];
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -287,7 +289,7 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
 
   if (warp >= kBulkConsumers / 32) {
     if constexpr (kBlocks == 1) give_registers_until<40>();
-    if (warp == kBulkConsumers / 32) {
+    if (warp == kBulkConsumers / 32 && lane < Fp8BulkSource<kColumns>::kLanes) {
       produce_fp8_bulk_stages<kColumns>(params, ring, full, empty);
     }
   } else {
@@ -296,7 +298,6 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
     const int group = warp / 4;
     const int own_panel = static_cast<int>(cluster_rank()) * kBulkWarpgroups + group;
     const uint64_t weights = core_matrix_descriptor(ring + group * kBulkTileBytes, 1024, 128);
-    const uint64_t tokens = core_matrix_descriptor(ring + Stage::kTokens, kColumns * 16, 128);
     const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % kBulkCluster);
     // The weight scales of 32 tiles of an item, one per lane.
     const auto read_weight_scales = [&](const Fp8BulkItem& item, int first) {
@@ -315,6 +316,9 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
       const Fp8BulkItem item = work.item(index);
       float weight_scales = next_scales;
       if (index + 1 < own_items) next_scales = read_weight_scales(work.item(index + 1), 0);
+      const int num_tokens = fp8_bulk_tokens<kColumns>(params, item);
+      const uint64_t tokens = core_matrix_descriptor(ring + Stage::kTokens, num_tokens * 16, 128);
+      const auto token_step = static_cast<uint32_t>(2 * num_tokens);
       float acc[kColumns / 2] = {};
       for (int tile = 0; tile < work.item_tiles; ++tile) {
         if (tile % 32 == 0 && tile > 0) weight_scales = read_weight_scales(item, tile);
@@ -325,13 +329,14 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
         float d[kColumns / 2];
         wgmma_fence();
         wgmma_e4m3_first(d, a, b);
-        wgmma_e4m3_add(d, a + kWeightStep, b + kTokenStep);
-        wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * kTokenStep);
-        wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * kTokenStep);
+        wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
+        wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
+        wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
         wgmma_commit();
         // Columns beyond the tokens take whatever lies there; nobody reads their sums.
         const auto* const scales =
-            reinterpret_cast<const float2*>(memory + slot * Stage::kBytes + Stage::kScales) +
+            reinterpret_cast<const float2*>(memory + slot * Stage::kBytes + Stage::kTokens +
+                                            num_tokens * 128) +
             lane % 4;
         const auto release = [&] {
           __syncwarp();

@@ -41,7 +41,6 @@ Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::S
   const auto panels = static_cast<int>(weight.n / kFp8PanelRows);
   const Fp8BulkParams params{.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks),
                              .m = args.m,
-                             .block_bytes = static_cast<int>(fp8_block_bytes(args.m)),
                              .weights = reinterpret_cast<const uint8_t*>(weight.codes),
                              .weight_scales = reinterpret_cast<const float*>(weight.scales),
                              .panels = panels,
