@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/log.h"
-#include "engine/random.h"
+#include "base/random.h"
 
 namespace nibble::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/random.h"
+#include "base/random.h"
 
 namespace nibble::engine::testing {
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "engine/random.h"
+#include "base/random.h"
 
 namespace nibble::engine {
 namespace {

@@ -7,8 +7,11 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 
-#include "engine/random.h"
+#include "base/random.h"
+#include "device/emulated_gpu.h"
+#include "kernels/kernel.h"
 
 namespace nibble::engine {
 namespace {
@@ -168,6 +171,59 @@ TEST(Sampler, DependsOnSeedAndPositionOnly) {
   for (uint64_t i = 0; i < 64; ++i) first.push_back(sample_at({}, logits, i));
   for (uint64_t i = 64; i-- > 0;) second.insert(second.begin(), sample_at({}, logits, i));
   EXPECT_EQ(first, second);
+}
+
+// The op of GPUs means the same.
+TEST(Sampler, AgreesWithTheDeviceOp) {
+  struct Settings {
+    float temperature = 1.0F;
+    int32_t top_k = 0;
+    float top_p = 1.0F;
+    float min_p = 0.0F;
+  };
+  constexpr int32_t kRows = 300, kVocab = 1000;
+  const Settings all[] = {{.temperature = 0.0F},
+                          {},
+                          {.top_k = 7},
+                          {.top_p = 0.7F},
+                          {.temperature = 0.3F, .min_p = 0.1F},
+                          {.temperature = 2.0F, .top_k = 500, .top_p = 0.9F, .min_p = 0.01F}};
+  std::vector<float> logits(size_t{kRows} * kVocab);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = std::round(static_cast<float>(uniform_at(1, i)) * 64.0F) / 16.0F;  // many ties
+  }
+  const auto device = device::make_emulated_gpu(1).value();
+  const kernels::Route route =
+      kernels::route({.op = kernels::Op::kSample}, device->info(), {.allow_reference = true})
+          .value();
+  for (const Settings& settings : all) {
+    const std::vector<float> temperatures(kRows, settings.temperature);
+    const std::vector<int32_t> top_k(kRows, settings.top_k);
+    const std::vector<float> top_p(kRows, settings.top_p);
+    const std::vector<float> min_p(kRows, settings.min_p);
+    std::vector<uint64_t> seeds(kRows, 9), draws(kRows);
+    std::iota(draws.begin(), draws.end(), uint64_t{0});
+    std::vector<int32_t> ids(kRows);
+    const kernels::DeviceSampleArgs args{.logits = {.data = logits.data()},
+                                         .m = kRows,
+                                         .vocab = kVocab,
+                                         .temperatures = temperatures.data(),
+                                         .top_k = top_k.data(),
+                                         .top_p = top_p.data(),
+                                         .min_p = min_p.data(),
+                                         .seeds = seeds.data(),
+                                         .draws = draws.data(),
+                                         .ids = ids.data()};
+    ASSERT_TRUE(route.launch(args, device->stream()).ok());
+    const SamplingParams params{.temperature = settings.temperature,
+                                .top_p = settings.top_p,
+                                .min_p = settings.min_p,
+                                .top_k = settings.top_k};
+    for (size_t t = 0; t < kRows; ++t) {
+      const auto row = std::span(logits).subspan(t * kVocab, kVocab);
+      EXPECT_EQ(ids[t], sample_at(params, row, t)) << t;
+    }
+  }
 }
 
 TEST(Sampler, GivesLogprobsOfTheModelWithAlternatives) {

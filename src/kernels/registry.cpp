@@ -19,6 +19,7 @@ std::vector<const KernelInfo*> all_kernels() {
       reference_ops_kernels(),
       reference_device_matmul_kernels(),
       reference_device_attention_kernels(),
+      reference_device_ops_kernels(),
   };
   std::vector<const KernelInfo*> kernels;
   for (const std::span<const KernelInfo> table : tables) {

@@ -27,6 +27,7 @@ std::span<const KernelInfo> reference_ops_kernels();
 // For the emulated GPU.
 std::span<const KernelInfo> reference_device_matmul_kernels();
 std::span<const KernelInfo> reference_device_attention_kernels();
+std::span<const KernelInfo> reference_device_ops_kernels();
 
 // The text of docs/kernel-table.md: every record as a row of a Markdown table.
 std::string kernel_table_markdown();

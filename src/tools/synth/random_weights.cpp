@@ -7,13 +7,12 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/hash.h"
-#include "engine/random.h"
+#include "base/random.h"
 #include "quant/numeric.h"
 
 namespace nibble::tools {
 namespace {
 
-using engine::split_mix64;
 using quant::Format;
 using quant::QuantizedWeight;
 
@@ -123,7 +122,7 @@ QuantizedWeight make_weight(Format format, int64_t num_rows, int64_t k) {
 }  // namespace
 
 uint64_t tensor_seed(uint64_t seed, std::string_view name) {
-  return hash_bytes(std::as_bytes(std::span(name)), engine::mix64(seed));
+  return hash_bytes(std::as_bytes(std::span(name)), mix64(seed));
 }
 
 void fill_mxfp4_scales(uint64_t seed, int64_t n, int64_t k, std::span<uint8_t> out) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace nibble::engine {
+namespace nibble {
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 // OOPSLA 2014): a bijection of 64-bit words in which every input bit reaches every output bit.
@@ -28,4 +28,4 @@ constexpr double uniform_at(uint64_t seed, uint64_t position) {
   return static_cast<double>(split_mix64(mix64(seed), position) >> 11) * 0x1.0p-53;
 }
 
-}  // namespace nibble::engine
+}  // namespace nibble

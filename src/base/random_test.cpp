@@ -1,8 +1,8 @@
-#include "engine/random.h"
+#include "base/random.h"
 
 #include <gtest/gtest.h>
 
-namespace nibble::engine {
+namespace nibble {
 namespace {
 
 // Reference: the published C code of SplitMix64, started with seed 1234567.
@@ -36,4 +36,4 @@ TEST(Random, NeighbouringSeedsShareNoNumbers) {
 }
 
 }  // namespace
-}  // namespace nibble::engine
+}  // namespace nibble
