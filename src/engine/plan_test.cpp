@@ -282,7 +282,7 @@ TEST(PlanMemory, ExpertsMaySpreadFurtherThanHeads) {
 TEST(PlanKernels, OfEachMachine) {
   const std::map<std::string, std::string> experts = {
       {"a100", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
-      {"l40s", "grouped_matmul.mxfp4.bf16.sm_89.tensor_core"},
+      {"l40s", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
       {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
       {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
       {"b200", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},

@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "base/checked_math.h"
+#include "device/emulated_gpu.h"
 #include "kernels/kernel.h"
+#include "kernels/planned/targets.h"
 
 namespace nibble::kernels {
 namespace {
@@ -38,6 +40,9 @@ std::string check_target(const Target& target, const device::DeviceInfo& device)
     return missing == 0 ? ""
                         : "needs " + device::isa_set_name(missing) + ", device has " +
                               device::isa_set_name(device.isa);
+  }
+  if (device.sm != device::kEmulatedSm && !is_known_generation(device.sm)) {
+    return "no kernel is compiled for sm_" + std::to_string(device.sm);
   }
   if (device.sm < target.sm_min || device.sm > target.sm_max) {
     return "needs " + target_name(target) + ", device is sm_" + std::to_string(device.sm);

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/portable/matmul/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
@@ -29,6 +30,26 @@ constexpr NamedLaunch kLaunchers[] = {
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode", &launch_fp8_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch", &launch_fp8_bulk_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill", &launch_fp8_bulk_matmul_sm90},
+    {"matmul.mxfp4.fp8.sm_90.tensor_core.portable", &launch_portable_mxfp4_fp8},
+    {"matmul.mxfp4.bf16.sm_80.tensor_core", &launch_portable_mxfp4_bf16},
+    {"matmul.nvfp4.bf16.sm_80.tensor_core", &launch_portable_nvfp4_bf16},
+    {"matmul.int4_g32.bf16.sm_80.tensor_core", &launch_portable_int4_bf16},
+    {"matmul.fp8_block128x128.fp8.sm_89.tensor_core.portable", &launch_portable_fp8_fp8},
+    {"matmul.fp8_block128x128.bf16.sm_80.tensor_core", &launch_portable_fp8_bf16},
+    {"matmul.bf16.bf16.sm_80.tensor_core", &launch_portable_bf16_bf16},
+    {"matmul.bf16.f32.sm_80.tensor_core", &launch_portable_bf16_f32},
+    {"matmul.f16.bf16.sm_80.tensor_core", &launch_portable_f16_bf16},
+    {"matmul.f32.f32.sm_80.simt", &launch_portable_f32_f32},
+    {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.portable", &launch_portable_grouped_mxfp4_fp8},
+    {"grouped_matmul.mxfp4.bf16.sm_80.tensor_core", &launch_portable_grouped_mxfp4_bf16},
+    {"grouped_matmul.nvfp4.bf16.sm_80.tensor_core", &launch_portable_grouped_nvfp4_bf16},
+    {"grouped_matmul.int4_g32.bf16.sm_80.tensor_core", &launch_portable_grouped_int4_bf16},
+    {"grouped_matmul.fp8_block128x128.fp8.sm_89.tensor_core.portable",
+     &launch_portable_grouped_fp8_fp8},
+    {"grouped_matmul.fp8_block128x128.bf16.sm_80.tensor_core", &launch_portable_grouped_fp8_bf16},
+    {"grouped_matmul.bf16.bf16.sm_80.tensor_core", &launch_portable_grouped_bf16_bf16},
+    {"grouped_matmul.f16.bf16.sm_80.tensor_core", &launch_portable_grouped_f16_bf16},
+    {"grouped_matmul.f32.f32.sm_80.simt", &launch_portable_grouped_f32_f32},
     {"rms_norm.sm_90.simt", &launch_rms_norm},
     {"rope.sm_90.simt", &launch_rope},
     {"hyper_pre.sm_90.simt", &launch_hyper_pre},

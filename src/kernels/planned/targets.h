@@ -20,4 +20,11 @@ inline constexpr Target kSm110 = {.kind = device::DeviceKind::kCuda, .sm_min = 1
 // RTX 50, RTX PRO 6000, GB10 (sm_120f): mma.sync with block scales, 99 KiB of shared memory.
 inline constexpr Target kSm120 = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
 
+constexpr bool is_known_generation(int32_t sm) {
+  for (const Target& target : {kSm80, kSm89, kSm90, kSm100, kSm110, kSm120}) {
+    if (sm >= target.sm_min && sm <= target.sm_max) return true;
+  }
+  return false;
+}
+
 }  // namespace nibble::kernels

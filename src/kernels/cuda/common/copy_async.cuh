@@ -1,4 +1,4 @@
-// Copies of 8 or 16 bytes per thread from global to shared memory that need no registers. Device
+// Copies of 4, 8 or 16 bytes per thread from global to shared memory that need no registers. Device
 // code only. Source: PTX ISA 9.0, "cp.async".
 #pragma once
 
@@ -22,6 +22,15 @@ __device__ __forceinline__ void copy_async_8(uint32_t destination,
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination),
                "l"(source),
                "r"(is_present ? 8 : 0)
+               : "memory");
+}
+// The same with 4 bytes.
+__device__ __forceinline__ void copy_async_4(uint32_t destination,
+                                             const void* source,
+                                             bool is_present) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination),
+               "l"(source),
+               "r"(is_present ? 4 : 0)
                : "memory");
 }
 // Ends a group of this thread's copies.

@@ -1,0 +1,73 @@
+// Choosing a tile and launching it.
+#pragma once
+
+#include "base/checked_math.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/portable/matmul/kernel.cuh"
+#include "kernels/cuda/portable/matmul/params.h"
+
+namespace nibble::kernels::cuda {
+
+template <class Weights, class Activations, int kTilesM, int kTilesN>
+Result<void> launch_tile(MatMulParams params,
+                         int32_t parts,
+                         int32_t columns,
+                         int32_t slots,
+                         bool is_dependent,
+                         device::Stream& stream) {
+  using Tile = MatMulTile<Weights, Activations, kTilesM, kTilesN>;
+  params.tile_rows = params.swiglu ? Tile::kRows / 2 : Tile::kRows;
+  params.row_tiles = ceil_div(params.rows_per_part, params.tile_rows);
+  params.column_tiles = ceil_div(columns, Tile::kColumns);
+  const int64_t blocks = int64_t{parts} * params.row_tiles * params.column_tiles * slots;
+  if (blocks == 0) return {};
+  return launch_kernel(&portable_matmul<Weights, Activations, kTilesM, kTilesN>,
+                       {.grid = static_cast<uint32_t>(blocks),
+                        .block = Tile::kThreads,
+                        .shared_bytes = Tile::kBytes,
+                        .is_dependent = is_dependent},
+                       stream,
+                       params);
+}
+
+// Tiles differ in speed only.
+template <class Weights, class Activations>
+Result<void> launch_best_tile(const MatMulParams& params,
+                              int32_t parts,
+                              int32_t columns,
+                              int32_t slots,
+                              bool is_dependent,
+                              device::Stream& stream) {
+  if (columns > 8) {
+    return launch_tile<Weights, Activations, 2, 4>(
+        params, parts, columns, slots, is_dependent, stream);
+  }
+  if (params.swiglu) {
+    return launch_tile<Weights, Activations, 2, 1>(
+        params, parts, columns, slots, is_dependent, stream);
+  }
+  return launch_tile<Weights, Activations, 1, 1>(
+      params, parts, columns, slots, is_dependent, stream);
+}
+
+template <class Weights, class Activations>
+Result<void> launch_portable(const DeviceMatMulArgs& args,
+                             ActivationForm form,
+                             device::Stream& stream) {
+  return launch_best_tile<Weights, Activations>(
+      matmul_params(args, form), args.groups, args.m, 1, args.is_dependent, stream);
+}
+
+template <class Weights, class Activations>
+Result<void> launch_portable(const DeviceGroupedMatMulArgs& args,
+                             ActivationForm form,
+                             device::Stream& stream) {
+  return launch_best_tile<Weights, Activations>(matmul_params(args, form),
+                                                1,
+                                                args.slots.rows,
+                                                args.slots.max_slots,
+                                                args.is_dependent,
+                                                stream);
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,24 @@
+#include "kernels/cuda/portable/matmul/launch.cuh"
+#include "kernels/cuda/portable/matmul/launch.h"
+
+namespace nibble::kernels::cuda {
+
+Result<void> launch_portable_mxfp4_bf16(const DeviceMatMulArgs& args, device::Stream& stream) {
+  return launch_portable<Mxfp4Weights, Bf16Activations>(args, ActivationForm::kBf16, stream);
+}
+
+Result<void> launch_portable_grouped_mxfp4_bf16(const DeviceGroupedMatMulArgs& args,
+                                                device::Stream& stream) {
+  return launch_portable<Mxfp4Weights, Bf16Activations>(args, ActivationForm::kBf16, stream);
+}
+
+Result<void> launch_portable_mxfp4_fp8(const DeviceMatMulArgs& args, device::Stream& stream) {
+  return launch_portable<Mxfp4Weights, Fp8Activations>(args, ActivationForm::kFp8Rows, stream);
+}
+
+Result<void> launch_portable_grouped_mxfp4_fp8(const DeviceGroupedMatMulArgs& args,
+                                               device::Stream& stream) {
+  return launch_portable<Mxfp4Weights, Fp8Activations>(args, ActivationForm::kFp8Rows, stream);
+}
+
+}  // namespace nibble::kernels::cuda

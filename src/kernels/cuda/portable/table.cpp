@@ -1,0 +1,77 @@
+// Kernels for every GPU since sm_80 and for any shape: what runs where no row is written for a
+// generation or for a size.
+#include "kernels/cuda/launchers.h"
+#include "kernels/planned/targets.h"
+#include "kernels/registry.h"
+
+namespace nibble::kernels {
+namespace {
+
+using quant::Format;
+
+constexpr Target since(int32_t sm) {
+  return {.kind = device::DeviceKind::kCuda, .sm_min = sm, .sm_max = kSm120.sm_max};
+}
+constexpr std::array<int32_t, 6> kSlotRows = {1, 8, 16, 32, 64, 128};
+
+// Most GPUs since sm_80 give a block 99 KiB of shared memory.
+constexpr int64_t kSharedBytes = 96 << 10;
+
+constexpr KernelInfo product(std::string_view name,
+                             Op op,
+                             Format weight,
+                             Activation activation,
+                             ActivationForm form,
+                             int64_t k_multiple,
+                             int32_t sm_min = 80) {
+  KernelInfo info;
+  info.name = name;
+  info.op = op;
+  info.has_weight = true;
+  info.weight = weight;
+  info.activation = activation;
+  info.unit = weight == Format::kF32 ? ComputeUnit::kSimt : ComputeUnit::kTensorCore;
+  info.target = since(sm_min);
+  info.limits = {.k_multiple = k_multiple,
+                 .shared_bytes = weight == Format::kF32 ? 0 : kSharedBytes};
+  info.layout = PackedLayout::kRowMajor;
+  info.x_form = form;
+  if (op == Op::kGroupedMatMul) info.slot_rows = kSlotRows;
+  info.status = Status::kCompiled;
+  return info;
+}
+
+// FP8 activations from the generation on that is served best with them (spec "quantization" 3.2); as
+// BF16 numbers they would run on all.
+// clang-format off
+constexpr KernelInfo kTable[] = {
+    product("matmul.mxfp4.fp8.sm_90.tensor_core.portable", Op::kMatMul, Format::kMxfp4, Activation::kFp8, ActivationForm::kFp8Rows, 128, 90),
+    product("matmul.mxfp4.bf16.sm_80.tensor_core", Op::kMatMul, Format::kMxfp4, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("matmul.nvfp4.bf16.sm_80.tensor_core", Op::kMatMul, Format::kNvfp4, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("matmul.int4_g32.bf16.sm_80.tensor_core", Op::kMatMul, Format::kInt4Group32, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("matmul.fp8_block128x128.fp8.sm_89.tensor_core.portable", Op::kMatMul, Format::kFp8E4m3Block128x128, Activation::kFp8, ActivationForm::kFp8Rows, 128, 89),
+    product("matmul.fp8_block128x128.bf16.sm_80.tensor_core", Op::kMatMul, Format::kFp8E4m3Block128x128, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("matmul.bf16.bf16.sm_80.tensor_core", Op::kMatMul, Format::kBf16, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("matmul.bf16.f32.sm_80.tensor_core", Op::kMatMul, Format::kBf16, Activation::kF32, ActivationForm::kF32, 16),
+    product("matmul.f16.bf16.sm_80.tensor_core", Op::kMatMul, Format::kF16, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("matmul.f32.f32.sm_80.simt", Op::kMatMul, Format::kF32, Activation::kF32, ActivationForm::kF32, 4),
+    product("grouped_matmul.mxfp4.fp8.sm_90.tensor_core.portable", Op::kGroupedMatMul, Format::kMxfp4, Activation::kFp8, ActivationForm::kFp8Rows, 128, 90),
+    product("grouped_matmul.mxfp4.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kMxfp4, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("grouped_matmul.nvfp4.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kNvfp4, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("grouped_matmul.int4_g32.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kInt4Group32, Activation::kBf16, ActivationForm::kBf16, 32),
+    product("grouped_matmul.fp8_block128x128.fp8.sm_89.tensor_core.portable", Op::kGroupedMatMul, Format::kFp8E4m3Block128x128, Activation::kFp8, ActivationForm::kFp8Rows, 128, 89),
+    product("grouped_matmul.fp8_block128x128.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kFp8E4m3Block128x128, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("grouped_matmul.bf16.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kBf16, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("grouped_matmul.f16.bf16.sm_80.tensor_core", Op::kGroupedMatMul, Format::kF16, Activation::kBf16, ActivationForm::kBf16, 16),
+    product("grouped_matmul.f32.f32.sm_80.simt", Op::kGroupedMatMul, Format::kF32, Activation::kF32, ActivationForm::kF32, 4),
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const KernelInfo> cuda_portable_kernels() {
+  static const std::vector<KernelInfo> table = cuda::with_launchers(kTable);
+  return table;
+}
+
+}  // namespace nibble::kernels
