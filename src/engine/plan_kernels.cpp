@@ -118,17 +118,22 @@ std::vector<kernels::Refusal> better_refusals(const kernels::Route& route,
   return better;
 }
 
-// What a 4- or 8-bit weight is multiplied in where its own activations are not available.
-std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind kind) {
+// What a 4- or 8-bit weight is multiplied in where its own activations are not available. Source of
+// which GPUs have which cores: spec "quantization" 3.1.
+std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind kind, int32_t sm) {
   const bool is_wide = wanted <= Activation::kBf16;
   if (kernel.target.kind == device::DeviceKind::kCpu || !kernel.has_weight || is_wide ||
       kernel.activation >= wanted) {
     return "";
   }
   const bool is_4_bit = kind == SchemeKind::kMxfp4 || kind == SchemeKind::kNvfp4;
-  const char* cores = wanted == Activation::kNvfp4 ? "FP4" : "FP8";
-  return fmt::format(
-      "W{}A16: this GPU has no {} tensor cores; more precise, not faster", is_4_bit ? 4 : 8, cores);
+  const bool wants_fp4 = wanted == Activation::kNvfp4;
+  const bool has_cores = sm >= (wants_fp4 ? 100 : 89);
+  return fmt::format("W{}A16: {} {}; more precise, not faster",
+                     is_4_bit ? 4 : 8,
+                     has_cores ? "no kernel for this GPU multiplies activations in"
+                               : "this GPU has no tensor cores for",
+                     wants_fp4 ? "FP4" : "FP8");
 }
 
 // The reference is shown where nothing else takes a module; Q-K7 then says that it must be allowed.
@@ -355,7 +360,8 @@ class ModulePlanner final {
     } else {
       planned.why = fmt::format("first record for {} that takes it",
                                 kernels::target_name(planned.kernel->target));
-      const std::string note = widened_note(*planned.kernel, entry.activation, entry.kind);
+      const std::string note =
+          widened_note(*planned.kernel, entry.activation, entry.kind, device_.sm);
       if (!note.empty()) planned.why += "; " + note;
     }
     plan_.modules.push_back(planned);

@@ -326,6 +326,9 @@ PackedParts packed_weight_parts(
       return {.codes = panel_bytes(n, k), .global_scales = num_panels(n) * kPanelRows * 4};
     case PackedLayout::kFp8Panel64:
       return {.codes = fp8_panel_bytes(n, k).codes, .scales = fp8_panel_bytes(n, k).scales};
+    case PackedLayout::kSlab16:
+      return {.codes = slab_bytes(format, n, k),
+              .global_scales = slab16_bytes(format, n, k) - slab_bytes(format, n, k)};
     case PackedLayout::kNone:
       break;
   }

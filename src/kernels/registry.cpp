@@ -12,6 +12,7 @@ std::vector<const KernelInfo*> all_kernels() {
       cpu_avx512_ops_kernels(),
       cpu_avx2_ops_kernels(),
       cuda_sm90_kernels(),
+      cuda_sm120_kernels(),
       cuda_planned_grouped_matmul_kernels(),
       cuda_planned_matmul_kernels(),
       cuda_planned_ops_kernels(),

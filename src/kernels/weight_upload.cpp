@@ -13,6 +13,7 @@
 #include "device/thread_pool.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/repack.h"
+#include "kernels/slab16.h"
 
 namespace nibble::kernels {
 namespace {
@@ -101,6 +102,7 @@ Result<PackedWeight> pack_on_host(std::span<const WeightRows> sources,
                                   PackedLayout layout,
                                   PanelOrder order) {
   if (layout == PackedLayout::kPanel64) return pack_panel64(sources, order);
+  if (layout == PackedLayout::kSlab16) return pack_slab16(sources, order);
   return pack_weight(sources, layout);
 }
 

@@ -72,6 +72,8 @@ TEST(WeightUploader, GivesWhatTheHostPacks) {
       {Format::kFp8E4m3Block128x128, PackedLayout::kRowMajor},
       {Format::kMxfp4, PackedLayout::kPanel64},
       {Format::kFp8E4m3Block128x128, PackedLayout::kFp8Panel64},
+      {Format::kNvfp4, PackedLayout::kSlab16},
+      {Format::kFp8E4m3Block128x128, PackedLayout::kSlab16},
   };
   for (const auto& [format, layout] : cases) {
     std::vector<QuantizedWeight> weights;

@@ -13,11 +13,6 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-struct NamedLaunch {
-  std::string_view kernel;
-  Launch launch;
-};
-
 constexpr NamedLaunch kLaunchers[] = {
     {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode", &launch_expert_matmul_sm90},
     {"sparse_attention.bf16.sm_90.tensor_core.d512", &launch_sparse_attention_sm90},
@@ -58,16 +53,21 @@ constexpr NamedLaunch kLaunchers[] = {
     {"select_experts.sm_90.simt", &launch_select_experts},
 };
 
+void bind(KernelInfo& row, std::span<const NamedLaunch> launchers) {
+  for (const NamedLaunch& named : launchers) {
+    if (named.kernel != row.name) continue;
+    row.launch = named.launch;
+    row.status = Status::kRuns;
+  }
+}
+
 }  // namespace
 
 std::vector<KernelInfo> with_launchers(std::span<const KernelInfo> table) {
   std::vector<KernelInfo> rows(table.begin(), table.end());
   for (KernelInfo& row : rows) {
-    for (const NamedLaunch& named : kLaunchers) {
-      if (named.kernel != row.name) continue;
-      row.launch = named.launch;
-      row.status = Status::kRuns;
-    }
+    bind(row, kLaunchers);
+    bind(row, sm120_launchers());
   }
   return rows;
 }

@@ -11,16 +11,6 @@ using quant::Format;
 
 // clang-format off
 constexpr KernelInfo kTable[] = {
-    {.name = "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode",
-     .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kMxfp4,
-     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm120,
-     .limits = {.m_max = 256, .n_multiple = 32, .k_multiple = 128, .shared_bytes = 96 << 10},
-     .status = Status::kPlanned},
-    {.name = "grouped_matmul.mxfp4.fp8.sm_120.tensor_core",
-     .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kMxfp4,
-     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm120,
-     .limits = {.n_multiple = 32, .k_multiple = 128, .shared_bytes = 96 << 10},
-     .status = Status::kPlanned},
     {.name = "grouped_matmul.mxfp4.bf16.sm_120.tensor_core",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kMxfp4,
      .activation = Activation::kBf16, .unit = ComputeUnit::kTensorCore, .target = kSm120,
@@ -35,11 +25,6 @@ constexpr KernelInfo kTable[] = {
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
      .activation = Activation::kNvfp4, .unit = ComputeUnit::kTensorCore, .target = kSm120,
      .limits = {.n_multiple = 32, .k_multiple = 64, .shared_bytes = 96 << 10},
-     .status = Status::kPlanned},
-    {.name = "grouped_matmul.nvfp4.bf16.sm_120.tensor_core",
-     .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
-     .activation = Activation::kBf16, .unit = ComputeUnit::kTensorCore, .target = kSm120,
-     .limits = {.n_multiple = 64, .k_multiple = 128, .shared_bytes = 96 << 10},
      .status = Status::kPlanned},
     {.name = "grouped_matmul.nvfp4.bf16.sm_120.simt",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
