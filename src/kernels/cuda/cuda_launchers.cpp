@@ -2,7 +2,10 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/portable/indexer/launch.h"
 #include "kernels/cuda/portable/matmul/launch.h"
+#include "kernels/cuda/portable/sparse_attention/launch.h"
+#include "kernels/cuda/portable/top_k/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
@@ -25,6 +28,11 @@ constexpr NamedLaunch kLaunchers[] = {
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode", &launch_fp8_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch", &launch_fp8_bulk_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill", &launch_fp8_bulk_matmul_sm90},
+    {"sparse_attention.bf16.sm_80.tensor_core", &launch_portable_sparse_attention},
+    {"sparse_attention.fp8_keys.bf16.sm_80.tensor_core", &launch_portable_sparse_attention},
+    {"indexer_score.bf16.sm_80.tensor_core", &launch_portable_indexer_score},
+    {"indexer_score.fp8_keys.bf16.sm_80.tensor_core", &launch_portable_indexer_score},
+    {"top_k.sm_80.simt", &launch_portable_top_k},
     {"matmul.mxfp4.fp8.sm_90.tensor_core.portable", &launch_portable_mxfp4_fp8},
     {"matmul.mxfp4.bf16.sm_80.tensor_core", &launch_portable_mxfp4_bf16},
     {"matmul.nvfp4.bf16.sm_80.tensor_core", &launch_portable_nvfp4_bf16},
