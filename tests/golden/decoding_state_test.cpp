@@ -26,10 +26,14 @@ void expect_same_bits(std::span<const float> actual, std::span<const float> expe
       << "largest difference " << max_difference(actual, expected);
 }
 
-Loaded load_for(const std::string& name) {
+// "_gpu": the step of GPUs, on the emulated one.
+Loaded load_for(std::string name) {
   const bool is_tiny = name.starts_with("tiny_v4");
+  const bool is_gpu = name.ends_with("_gpu");
+  if (is_gpu) name.resize(name.size() - 4);
   return load(is_tiny ? tiny_v4_dir() : golden_dir(name),
-              {.kv_dtype = name == "tiny_v4_fp8" ? models::KvDtype::kFp8 : models::KvDtype::kAuto,
+              {.device = is_gpu ? On::kEmulatedGpu : On::kCpu,
+               .kv_dtype = name == "tiny_v4_fp8" ? models::KvDtype::kFp8 : models::KvDtype::kAuto,
                .state = {.num_slots = 3, .num_pages = 3 * kPages, .max_context = kPages * 256}});
 }
 
@@ -184,7 +188,7 @@ TEST_P(DecodingState, RefusesDamagedAndForeignSnapshots) {
   EXPECT_EQ(model_.length(SlotId{1}), 0);
 
   const Loaded other =
-      load_for(std::string(GetParam()) == "flash_like" ? "pro_like" : "flash_like");
+      load_for(std::string(GetParam()).starts_with("flash_like") ? "pro_like" : "flash_like");
   EXPECT_EQ(other.model->restore_slot(SlotId{0}, snapshot).error().code, Errc::kDataLoss);
   EXPECT_TRUE(model_.restore_slot(SlotId{1}, snapshot).ok());
 }
@@ -273,7 +277,12 @@ TEST(MtpState, RecoversFromPassesThatLeftItOut) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          DecodingState,
-                         testing::Values("flash_like", "pro_like", "tiny_v4", "tiny_v4_fp8"),
+                         testing::Values("flash_like",
+                                         "pro_like",
+                                         "tiny_v4",
+                                         "tiny_v4_fp8",
+                                         "flash_like_gpu",
+                                         "pro_like_gpu"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

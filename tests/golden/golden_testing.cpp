@@ -10,7 +10,10 @@
 #include <utility>
 
 #include "base/checked_math.h"
+#include "base/json.h"
 #include "checkpoint/safetensors.h"
+#include "device/cuda.h"
+#include "device/emulated_gpu.h"
 
 namespace nibble::golden {
 namespace {
@@ -30,15 +33,33 @@ Path golden_dir(const std::string& name) {
 }
 Path tiny_v4_dir() { return Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4"; }
 
+namespace {
+
+std::unique_ptr<device::Device> make_device(const LoadRequest& request) {
+  switch (request.device) {
+    case On::kCpu:
+      return device::make_host_device({.num_threads = request.num_threads, .isa = request.isa})
+          .value();
+    case On::kEmulatedGpu:
+      return device::make_emulated_gpu(request.num_threads).value();
+    case On::kGpu:
+      return device::make_cuda_device(0).value();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 Loaded load(const Path& dir, const LoadRequest& request) {
   Loaded loaded;
-  loaded.device =
-      device::make_host_device({.num_threads = request.num_threads, .isa = request.isa}).value();
+  loaded.device = make_device(request);
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(dir).value();
   models::LoadOptions options;
   options.precision = request.precision;
   options.kv_dtype = request.kv_dtype;
-  options.routing.allow_reference = request.isa == device::IsaLevel::kScalar;
+  options.routing.allow_reference =
+      request.device == On::kEmulatedGpu || request.isa == device::IsaLevel::kScalar;
+  options.routing.deterministic = request.is_deterministic;
   loaded.model = models::load_model(checkpoint, *loaded.device, options).value();
   loaded.model->reserve_state(request.state).value();
   return loaded;
@@ -109,6 +130,21 @@ std::vector<int32_t> random_ids(const models::Model& model, int32_t count, uint3
   return ids;
 }
 
+std::vector<int32_t> prose_ids(int32_t count) {
+  const std::string text = read_file(golden_dir("tiny_v4") / "native.json", 1 << 20).value();
+  const json::Value document = json::parse(text).value();
+  for (const json::Value& prompt : *document.as_array()) {
+    if (*prompt.find("name")->as_string() != "prose_long") continue;
+    std::vector<int32_t> ids;
+    for (const json::Value& id : *prompt.find("prompt_ids")->as_array()) {
+      ids.push_back(static_cast<int32_t>(*id.as_int64()));
+    }
+    ids.resize(static_cast<size_t>(count));
+    return ids;
+  }
+  return {};
+}
+
 void Sequence::truncate(int32_t length) { model_.truncate(slot_, length).value(); }
 
 void append(Rows& rows, const Rows& more) {
@@ -134,6 +170,53 @@ float max_difference(std::span<const float> a, std::span<const float> b) {
     if (!(difference <= most)) most = difference;  // NaN counts as larger
   }
   return most;
+}
+
+namespace {
+
+double log_sum_exp(std::span<const float> row) {
+  const double max = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float value : row) sum += std::exp(value - max);
+  return max + std::log(sum);
+}
+
+// KL(p || q) of the distributions with logits p and q.
+double kl_divergence(std::span<const float> p, std::span<const float> q) {
+  const double p_norm = log_sum_exp(p);
+  const double q_norm = log_sum_exp(q);
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_norm;
+    sum += std::exp(log_p) * (log_p - (q[i] - q_norm));
+  }
+  return sum;
+}
+
+}  // namespace
+
+Distance distance_between(const Rows& expected, const Rows& logits) {
+  Distance distance;
+  double squares = 0;
+  for (int64_t t = 0; t < expected.size(); ++t) {
+    const auto p = expected[t];
+    const auto q = logits[t];
+    for (size_t i = 0; i < p.size(); ++i) squares += std::pow(double{p[i]} - q[i], 2);
+    distance.max = std::max(distance.max, double{max_difference(p, q)});
+    distance.mean_kl += kl_divergence(p, q);
+    const bool is_equal = argmax(p) == argmax(q);
+    distance.argmax_agreement += is_equal ? 1 : 0;
+    distance.clear_flips += !is_equal && top_margin(p) > 1 ? 1 : 0;
+  }
+  const auto rows = static_cast<double>(expected.size());
+  distance.rms = std::sqrt(squares / static_cast<double>(expected.values.size()));
+  distance.mean_kl /= rows;
+  distance.argmax_agreement /= rows;
+  testing::Test::RecordProperty("max", std::to_string(distance.max));
+  testing::Test::RecordProperty("rms", std::to_string(distance.rms));
+  testing::Test::RecordProperty("mean_kl", std::to_string(distance.mean_kl));
+  testing::Test::RecordProperty("argmax_agreement", std::to_string(distance.argmax_agreement));
+  return distance;
 }
 
 Vectors::Vectors(const Path& file) : bytes_(read_file(file, int64_t{1} << 30).value()) {

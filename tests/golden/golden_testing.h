@@ -21,12 +21,15 @@ struct Loaded {
   std::unique_ptr<device::Device> device;
   std::unique_ptr<models::Model> model;
 };
+enum class On { kCpu, kEmulatedGpu, kGpu };
 struct LoadRequest {
+  On device = On::kCpu;
   models::Precision precision = models::Precision::kReference;
   models::KvDtype kv_dtype = models::KvDtype::kAuto;
   models::StateOptions state = {};
   device::IsaLevel isa = device::IsaLevel::kNative;
   int32_t num_threads = 1;
+  bool is_deterministic = false;
 };
 // Loads and reserves state; stops the test on failure.
 Loaded load(const Path& dir, const LoadRequest& request = {});
@@ -86,10 +89,25 @@ RunResult run_pass(models::Model& model,
 // `count` ids below the model's vocabulary, the same for every run.
 std::vector<int32_t> random_ids(const models::Model& model, int32_t count, uint32_t seed);
 
+// The first tokens of the long text among tiny-v4's stored prompts.
+std::vector<int32_t> prose_ids(int32_t count);
+
 int32_t argmax(std::span<const float> row);
 // Largest minus second largest.
 float top_margin(std::span<const float> row);
 float max_difference(std::span<const float> a, std::span<const float> b);
+
+// How far logits are from those of the reference mode: the two-part test that serves every backend.
+// With the reference's decisions imposed, logits are close one by one; running free, distributions
+// are.
+struct Distance {
+  double max = 0;
+  double rms = 0;
+  double mean_kl = 0;
+  double argmax_agreement = 0;
+  int32_t clear_flips = 0;  // argmax differs although the reference's margin is above 1
+};
+Distance distance_between(const Rows& expected, const Rows& logits);
 
 // Named tensors of a safetensors file.
 class Vectors final {

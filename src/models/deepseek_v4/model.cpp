@@ -6,44 +6,13 @@
 #include <span>
 #include <utility>
 
-#include "base/hash.h"
 #include "models/deepseek_v4/batch.h"
+#include "models/deepseek_v4/gpu/model.h"
+#include "models/deepseek_v4/model_info.h"
 #include "models/deepseek_v4/pass.h"
 
 namespace nibble::models::deepseek_v4 {
 namespace {
-
-// Snapshots fit a model only if weights, row formats and rotation agree.
-uint64_t fingerprint_of(const Config& config, const Numerics& numerics, const Weights& weights) {
-  const int64_t values[] = {static_cast<int64_t>(numerics.precision),
-                            static_cast<int64_t>(numerics.kv_dtype),
-                            weights.mtp.has_value(),
-                            config.vocab_size,
-                            config.hidden_size,
-                            config.num_hidden_layers,
-                            config.head_dim,
-                            config.index_head_dim,
-                            config.sliding_window,
-                            config.hc_mult};
-  const uint64_t seed = hash_bytes(std::as_bytes(std::span(values)), weights.fingerprint);
-  return hash_bytes(std::as_bytes(std::span(config.compress_ratios)), seed);
-}
-
-ModelInfo info_of(const Config& config, const Numerics& numerics, const Weights& weights) {
-  const StateBytes bytes = state_bytes(config, numerics, weights.mtp.has_value());
-  return {.architecture = "deepseek_v4",
-          .vocab_size = config.vocab_size,
-          .hidden_size = config.hidden_size,
-          .num_hidden_layers = config.num_hidden_layers,
-          .max_position_embeddings = config.max_position_embeddings,
-          .has_mtp = weights.mtp.has_value(),
-          .page_size = kPageSize,
-          .max_rollback = kMaxRollback,
-          .fingerprint = fingerprint_of(config, numerics, weights),
-          .slot_bytes = bytes.per_slot(),
-          .page_bytes = bytes.per_page(),
-          .snapshot_bytes = bytes.snapshot};
-}
 
 class DeepseekV4 final : public Model {
  public:
@@ -60,7 +29,11 @@ class DeepseekV4 final : public Model {
         device_(device),
         check_finite_(check_finite),
         frequencies_(make_rope_frequencies(config_)),
-        info_(info_of(config_, numerics_, weights_)),
+        info_(model_info(config_,
+                         numerics_,
+                         weights_.mtp.has_value(),
+                         weights_.fingerprint,
+                         deepseek_v4::state_bytes(config_, numerics_, weights_.mtp.has_value()))),
         fingerprint_(info_.fingerprint) {}
 
   const ModelInfo& info() const override { return info_; }
@@ -237,6 +210,9 @@ Result<std::unique_ptr<Model>> load(const checkpoint::ConfigReader& reader,
                                     device::Device& device,
                                     const LoadOptions& options) {
   TRY_ASSIGN(Config config, parse_config(reader));
+  if (device.info().kind == device::DeviceKind::kCuda) {
+    return gpu::load(std::move(config), checkpoint, device, options);
+  }
   const Numerics numerics = numerics_of(options.precision, options.kv_dtype);
   if (numerics.kv_dtype == DType::kF8E4m3) TRY(check_fp8_key_sizes(config));
   TRY_ASSIGN(Weights weights, load_weights(checkpoint, config, numerics, device.info(), options));

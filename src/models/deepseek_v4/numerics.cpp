@@ -39,6 +39,17 @@ Numerics numerics_of(Precision precision, KvDtype kv_dtype) {
           .is_simulated = precision == Precision::kFaithful};
 }
 
+Result<Numerics> gpu_numerics_of(Precision precision, KvDtype kv_dtype) {
+  if (precision == Precision::kFaithful) {
+    return unsupported(
+        "faithful precision runs on the CPU only. Fix: --precision default, or --device cpu.");
+  }
+  Numerics numerics = numerics_of(Precision::kDefault, kv_dtype);
+  numerics.precision = precision;
+  if (precision == Precision::kDefault) numerics.activation = kernels::Activation::kFp8;
+  return numerics;
+}
+
 Result<void> check_simulated_sizes(const Config& config) {
   if (config.qk_nope_head_dim() % 64 != 0) {
     return does_not_fit("head_dim - qk_rope_head_dim",

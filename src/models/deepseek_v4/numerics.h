@@ -22,6 +22,11 @@ struct Numerics {
 // hang on them.
 Numerics numerics_of(Precision precision, KvDtype kv_dtype = KvDtype::kAuto);
 
+// On a GPU, whose tensor cores multiply BF16 and FP8: in the reference mode all activations are
+// BF16; in the default mode weights with FP8 or FP4 codes take the checkpoint's own FP8 activations
+// (7.1). Keys are BF16 or FP8. kUnsupported for the faithful mode.
+Result<Numerics> gpu_numerics_of(Precision precision, KvDtype kv_dtype);
+
 // kUnsupported when the quantisers of the faithful mode do not fit the model's sizes; names the
 // size.
 Result<void> check_simulated_sizes(const Config& config);

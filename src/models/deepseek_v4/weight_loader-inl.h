@@ -30,9 +30,9 @@ inline std::string class_prefix(std::string_view prefix) {
 }
 
 // Walks the tensors of a checkpoint and has `Maker` turn them into a backend's layers.
-//   Maker::Kit: the types. Functions: linear(sources, activation), output_groups(rows, groups,
-//   activation), experts(sources, activation, is_gate_up), parameter(host buffer), table(host
-//   table), ids(host vector), and for_each_route(layer, visit(n, route)).
+//   Maker::Kit: the types. Functions: linear(name, sources, activation), output_groups(name, rows,
+//   groups, activation), experts(name, sources, activation, is_gate_up), parameter(host buffer),
+//   table(host table), ids(host vector), and for_each_route(layer, visit(n, route)).
 template <class Maker>
 class WeightLoader final {
  public:
@@ -154,7 +154,7 @@ auto WeightLoader<Maker>::linear(const std::string& prefix,
                map_.matrix(fmt::format("{}{}", prefix, projection.module), projection.n, k));
     sources.push_back(rows);
   }
-  TRY_ASSIGN(Linear linear, maker_.linear(sources, activation));
+  TRY_ASSIGN(Linear linear, maker_.linear(prefix + std::string(label), sources, activation));
   const std::string module =
       fmt::format("{}{}", prefix.empty() ? prefix : class_prefix(prefix), label);
   if (activation != Activation::kF32) TRY(check_quantized_input(module, linear.is_quantized(), k));
@@ -226,7 +226,8 @@ auto WeightLoader<Maker>::output_groups(const std::string& prefix) -> Result<Out
   const int32_t groups = config_.o_groups;
   const int64_t k = int64_t{config_.num_attention_heads} / groups * config_.head_dim;
   TRY_ASSIGN(const WeightRows all, map_.matrix(prefix + "wo_a", groups * rank, k));
-  TRY_ASSIGN(OutputGroups linear, maker_.output_groups(all, groups, numerics_.activation));
+  TRY_ASSIGN(OutputGroups linear,
+             maker_.output_groups(prefix + "wo_a", all, groups, numerics_.activation));
   weights_.num_bytes += linear.num_bytes();
   Maker::for_each_route(linear, [&](int64_t n, const kernels::Route& route) {
     note_route(class_prefix(prefix) + "wo_a", n, k, route);
@@ -280,7 +281,8 @@ auto WeightLoader<Maker>::experts(const std::string& prefix,
   }
   const std::string module = fmt::format("{}experts.{}", class_prefix(prefix), label);
   const bool is_gate_up = projections.size() == 2;
-  auto made = maker_.experts(sources, numerics_.activation, is_gate_up);
+  auto made = maker_.experts(
+      fmt::format("{}experts.*.{}", prefix, label), sources, numerics_.activation, is_gate_up);
   if (!made.ok()) {
     Error error = std::move(made).error();
     error.message = fmt::format("{}experts.*.{}: {}", prefix, label, error.message);

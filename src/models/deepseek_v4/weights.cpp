@@ -24,10 +24,13 @@ class HostMaker final {
     visit(linear.n(), linear.route());
   }
 
-  Result<layers::Linear> linear(std::span<const WeightRows> sources, Activation activation) const {
+  Result<layers::Linear> linear(std::string_view /*name*/,
+                                std::span<const WeightRows> sources,
+                                Activation activation) const {
     return layers::Linear::make(sources, options(activation));
   }
-  Result<layers::GroupedLinear> output_groups(const WeightRows& rows,
+  Result<layers::GroupedLinear> output_groups(std::string_view /*name*/,
+                                              const WeightRows& rows,
                                               int32_t groups,
                                               Activation activation) const {
     const int64_t rank = (rows.row_end - rows.row_begin) / groups;
@@ -38,7 +41,8 @@ class HostMaker final {
     }
     return layers::GroupedLinear::make(sources, options(activation));
   }
-  Result<layers::GroupedLinear> experts(std::span<const std::vector<WeightRows>> sources,
+  Result<layers::GroupedLinear> experts(std::string_view /*name*/,
+                                        std::span<const std::vector<WeightRows>> sources,
                                         Activation activation,
                                         bool /*is_gate_up*/) const {
     return layers::GroupedLinear::make(sources, options(activation));

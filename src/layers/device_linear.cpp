@@ -1,0 +1,241 @@
+#include "layers/device_linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "quant/reference.h"
+
+namespace nibble::layers {
+namespace {
+
+using kernels::ActivationForm;
+using kernels::WeightRows;
+
+int64_t num_rows(std::span<const WeightRows> sources) {
+  int64_t rows = 0;
+  for (const WeightRows& source : sources) rows += source.row_end - source.row_begin;
+  return rows;
+}
+
+Result<std::vector<kernels::RangedRoute>> route_weight(kernels::Op op,
+                                                       quant::Format format,
+                                                       int64_t n,
+                                                       int64_t k,
+                                                       const DeviceLinearOptions& options) {
+  const kernels::Problem problem{.op = op,
+                                 .has_weight = true,
+                                 .weight = format,
+                                 .activation = options.activation,
+                                 .n = n,
+                                 .k = k};
+  const device::DeviceInfo& device = options.device->info();
+  if (!options.routing.deterministic) {
+    return kernels::route_by_rows(problem, device, options.routing);
+  }
+  TRY_ASSIGN(kernels::Route route, kernels::route(problem, device, options.routing));
+  std::vector<kernels::RangedRoute> routes;
+  routes.push_back({.m_max = 0, .route = std::move(route)});
+  return routes;
+}
+
+// Sources of several formats without scales, decoded so that they can be stacked.
+class UnscaledStack final {
+ public:
+  explicit UnscaledStack(std::span<const WeightRows> sources) {
+    values_.reserve(sources.size());
+    for (const WeightRows& source : sources) {
+      const int64_t k = source.weight.k;
+      const int64_t rows = source.row_end - source.row_begin;
+      std::vector<float>& values = values_.emplace_back(static_cast<size_t>(rows * k));
+      for (int64_t row = 0; row < rows; ++row) {
+        quant::dequantize_row(
+            source.weight,
+            source.row_begin + row,
+            std::span(values).subspan(static_cast<size_t>(row * k), static_cast<size_t>(k)));
+      }
+      rows_.push_back(
+          {.weight = {.format = quant::Format::kF32,
+                      .n = rows,
+                      .k = k,
+                      .codes = TensorView::contiguous(values.data(), DType::kF32, {rows, k})},
+           .row_begin = 0,
+           .row_end = rows});
+    }
+  }
+  std::span<const WeightRows> rows() const { return rows_; }
+
+ private:
+  std::vector<std::vector<float>> values_;
+  std::vector<WeightRows> rows_;
+};
+
+bool have_one_format(std::span<const WeightRows> sources) {
+  const quant::WeightView& first = sources.front().weight;
+  return std::all_of(sources.begin(), sources.end(), [&](const WeightRows& source) {
+    return source.weight.format == first.format && source.weight.scales.dtype == first.scales.dtype;
+  });
+}
+
+bool have_scales(std::span<const WeightRows> sources) {
+  return std::any_of(sources.begin(), sources.end(), [](const WeightRows& source) {
+    return quant::format_info(source.weight.format).has_scales();
+  });
+}
+
+int64_t rows_of(const kernels::RangedRoute& ranged, int64_t m_max) {
+  return ranged.m_max == 0 ? m_max : std::min(ranged.m_max, m_max);
+}
+
+// The forms of the routes that up to m_max rows take.
+FormSet forms_of(std::span<const kernels::RangedRoute> routes, int64_t m_max) {
+  FormSet forms;
+  for (const kernels::RangedRoute& ranged : routes) {
+    forms.add(ranged.route.kernel->x_form);
+    if (ranged.m_max == 0 || ranged.m_max >= m_max) break;
+  }
+  return forms;
+}
+
+}  // namespace
+
+kernels::ActivationForms FormSet::select(const kernels::ActivationForms& all) const {
+  kernels::ActivationForms wanted;
+  if (has(ActivationForm::kF32)) wanted.f32 = all.f32;
+  if (has(ActivationForm::kBf16)) wanted.bf16 = all.bf16;
+  if (has(ActivationForm::kFp8Rows)) {
+    wanted.fp8 = all.fp8;
+    wanted.fp8_scales = all.fp8_scales;
+  }
+  if (has(ActivationForm::kFp8Blocks)) wanted.fp8_blocks = all.fp8_blocks;
+  return wanted;
+}
+
+Result<DeviceLinear> DeviceLinear::make(std::span<const WeightRows> sources,
+                                        int32_t groups,
+                                        const DeviceLinearOptions& options) {
+  if (!have_one_format(sources) && !have_scales(sources)) {
+    return make(UnscaledStack(sources).rows(), groups, options);
+  }
+  DeviceLinear linear;
+  linear.groups_ = groups;
+  linear.num_units_ = options.device->info().num_units;
+  const quant::WeightView& first = sources.front().weight;
+  TRY_ASSIGN(linear.routes_,
+             route_weight(kernels::Op::kMatMul, first.format, num_rows(sources), first.k, options));
+  TRY_ASSIGN(
+      linear.weight_,
+      options.uploader->pack(options.name, sources, linear.routes_.front().route.kernel->layout));
+  return linear;
+}
+
+FormSet DeviceLinear::forms(int64_t m_max) const { return forms_of(routes_, m_max); }
+
+int64_t DeviceLinear::max_block_rows(int64_t m_max) const {
+  int64_t rows = 0;
+  for (const kernels::RangedRoute& ranged : routes_) {
+    if (ranged.route.kernel->x_form == ActivationForm::kFp8Blocks) rows = rows_of(ranged, m_max);
+  }
+  return rows;
+}
+
+int32_t DeviceLinear::splits(const kernels::KernelInfo& kernel) const {
+  return kernels::num_splits(kernel, n(), k(), num_units_);
+}
+
+int64_t DeviceLinear::max_sums(int64_t m_max) const {
+  int64_t sums = 0;
+  for (const kernels::RangedRoute& ranged : routes_) {
+    sums = std::max(sums, splits(*ranged.route.kernel) * rows_of(ranged, m_max) * n());
+  }
+  return sums;
+}
+
+kernels::DeviceMatMulArgs DeviceLinear::args(const kernels::ActivationForms& x, int32_t m) const {
+  return {.x = x,
+          .m = m,
+          .weight = &weight_,
+          .groups = groups_,
+          .num_units = num_units_,
+          .is_dependent = true};
+}
+
+Result<kernels::DeviceSums> DeviceLinear::launch(const kernels::ActivationForms& x,
+                                                 int32_t m,
+                                                 float* out,
+                                                 device::Stream& stream) const {
+  kernels::DeviceMatMulArgs launched = args(x, m);
+  launched.splits = splits(kernel(m));
+  launched.y = out;
+  TRY(route(m).launch(launched, stream));
+  return kernels::DeviceSums{.data = out, .splits = launched.splits};
+}
+
+bool DeviceLinear::gives_blocks(int64_t m) const {
+  const kernels::KernelInfo& info = kernel(m);
+  return info.gives_fp8 && splits(info) == 1 && n() % 128 == 0;
+}
+
+Result<void> DeviceLinear::launch_blocks(const kernels::ActivationForms& x,
+                                         int32_t m,
+                                         std::byte* out,
+                                         device::Stream& stream) const {
+  kernels::DeviceMatMulArgs launched = args(x, m);
+  launched.y_fp8 = out;
+  return route(m).launch(launched, stream);
+}
+
+Result<DeviceExperts> DeviceExperts::make(std::span<const std::vector<WeightRows>> sources,
+                                          bool is_gate_up,
+                                          const DeviceLinearOptions& options) {
+  const quant::WeightView& first = sources.front().front().weight;
+  for (size_t e = 0; e < sources.size(); ++e) {
+    for (const WeightRows& rows : sources[e]) {
+      if (rows.weight.format == first.format) continue;
+      return data_loss(fmt::format("group {}: format {}, expected {} as in group 0",
+                                   e,
+                                   quant::format_name(rows.weight.format),
+                                   quant::format_name(first.format)));
+    }
+  }
+  DeviceExperts experts;
+  experts.num_experts_ = static_cast<int32_t>(sources.size());
+  experts.num_units_ = options.device->info().num_units;
+  TRY_ASSIGN(
+      experts.routes_,
+      route_weight(
+          kernels::Op::kGroupedMatMul, first.format, num_rows(sources.front()), first.k, options));
+  TRY_ASSIGN(experts.weight_,
+             options.uploader->pack_groups(
+                 options.name,
+                 sources,
+                 experts.routes_.front().route.kernel->layout,
+                 is_gate_up ? kernels::PanelOrder::kGateUp : kernels::PanelOrder::kNatural));
+  return experts;
+}
+
+FormSet DeviceExperts::forms(int64_t max_tokens) const { return forms_of(routes_, max_tokens); }
+
+int32_t DeviceExperts::slot_rows(int64_t num_tokens, int32_t choices) const {
+  return kernels::choose_slot_rows(kernel(num_tokens), num_tokens, choices, num_experts_);
+}
+
+int32_t DeviceExperts::max_slot_rows() const {
+  int32_t most = 0;
+  for (const kernels::RangedRoute& ranged : routes_) {
+    for (const int32_t rows : ranged.route.kernel->slot_rows) most = std::max(most, rows);
+  }
+  return most;
+}
+
+Result<void> DeviceExperts::launch(kernels::DeviceGroupedMatMulArgs args,
+                                   int64_t num_tokens,
+                                   device::Stream& stream) const {
+  args.weight = &weight_;
+  args.num_units = num_units_;
+  args.is_dependent = true;
+  return route(num_tokens).launch(args, stream);
+}
+
+}  // namespace nibble::layers

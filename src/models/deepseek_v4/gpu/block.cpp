@@ -1,0 +1,188 @@
+// The residual streams around attention and experts, the head, and the lists of a step.
+#include <algorithm>
+
+#include "models/deepseek_v4/gpu/pass.h"
+#include "models/deepseek_v4/pass.h"
+
+namespace nibble::models::deepseek_v4::gpu {
+namespace {
+
+using kernels::DeviceSums;
+
+// What is added to the streams: sums, and a row per choice of an expert.
+struct HalfLayerOutput {
+  DeviceSums y;
+  const float* pairs = nullptr;
+};
+
+Result<void> read_streams(const Pass& pass,
+                          const HyperConnectionWeights& hc,
+                          const Parameter& norm,
+                          const Rows& rows,
+                          const layers::FormSet& forms) {
+  return pass.ops.stream_mix.launch(
+      kernels::DeviceStreamMixArgs{.streams = rows.streams,
+                                   .partials = pass.ws.partials,
+                                   .parts = mixer_parts(pass.config),
+                                   .num_mix = pass.half_layer_mix(),
+                                   .base = hc.base.data(),
+                                   .scale = hc.scale.data(),
+                                   .hidden = pass.config.hidden_size,
+                                   .hc_mult = pass.config.hc_mult,
+                                   .sinkhorn_iters = pass.config.hc_sinkhorn_iters,
+                                   .hc_eps = static_cast<float>(pass.config.hc_eps),
+                                   .norm_eps = pass.norm_eps(),
+                                   .gamma = norm.data(),
+                                   .m = rows.m(),
+                                   .x = forms.select(pass.ws.x),
+                                   .post = pass.ws.post,
+                                   .comb = pass.ws.comb,
+                                   .is_dependent = true},
+      pass.stream());
+}
+
+Result<void> write_streams(const Pass& pass,
+                           const HalfLayerOutput& output,
+                           const Rows& rows,
+                           const NextMixer& next) {
+  return pass.ops.stream_update.launch(
+      kernels::DeviceStreamUpdateArgs{
+          .y = output.y,
+          .pairs = output.pairs,
+          .choices = output.pairs == nullptr ? 0 : pass.config.num_experts_per_tok,
+          .post = pass.ws.post,
+          .comb = pass.ws.comb,
+          .streams = rows.streams,
+          .hidden = pass.config.hidden_size,
+          .hc_mult = pass.config.hc_mult,
+          .m = rows.m(),
+          .fn = next.hc == nullptr ? nullptr : next.hc->fn.data(),
+          .num_mix = next.num_mix,
+          .parts = mixer_parts(pass.config),
+          .partials = pass.ws.partials,
+          .is_dependent = true},
+      pass.stream());
+}
+
+}  // namespace
+
+Result<Frequencies> Frequencies::make(const Config& config, device::Device& device) {
+  const RopeFrequencies host = make_rope_frequencies(config);
+  const auto num_bytes = [](const std::vector<float>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(float));
+  };
+  Frequencies frequencies;
+  frequencies.num_rotary = config.qk_rope_head_dim;
+  TRY_ASSIGN(frequencies.window_only,
+             upload(device, host.window_only.data(), num_bytes(host.window_only)));
+  TRY_ASSIGN(frequencies.compressed,
+             upload(device, host.compressed.data(), num_bytes(host.compressed)));
+  return frequencies;
+}
+
+kernels::DeviceRotation Frequencies::of(int32_t compress_ratio) const {
+  const device::Buffer& freqs = compress_ratio == 0 ? window_only : compressed;
+  return {.freqs = reinterpret_cast<const float*>(freqs.data()), .num_rotary = num_rotary};
+}
+
+Result<void> plan_rows(const Pass& pass, const Rows& rows) {
+  const bool has_pages = rows.lists.sequences.pages != nullptr;
+  return pass.ops.plan.launch(
+      kernels::DevicePlanArgs{.tokens = rows.lists.tokens,
+                              .sequences = rows.lists.sequences,
+                              .num_slots = pass.state.options().num_slots,
+                              .window = pass.config.sliding_window,
+                              .ring_capacity = pass.state.window_capacity(),
+                              .direct_tokens = kDirectTokens,
+                              .page_tokens = kPageSize,
+                              .top_k = pass.config.index_topk,
+                              .key_rows = pass.ws.key_rows,
+                              .window_rows = pass.ws.window_rows,
+                              .window_counts = pass.ws.window_counts,
+                              .token_pages = has_pages ? pass.ws.token_pages : nullptr,
+                              .counts_4 = pass.ws.counts_4,
+                              .selected_counts = pass.ws.selected_counts,
+                              .counts_128 = pass.ws.counts_128,
+                              .rows_128 = has_pages ? pass.ws.rows_128 : nullptr,
+                              .max_rows_128 = has_pages ? pass.ws.max_rows_128 : 0},
+      pass.stream());
+}
+
+Result<void> begin_streams(const Pass& pass,
+                           const Rows& rows,
+                           const HyperConnectionWeights& first) {
+  return pass.ops.stream_update.launch(
+      kernels::DeviceStreamUpdateArgs{.streams = rows.streams,
+                                      .hidden = pass.config.hidden_size,
+                                      .hc_mult = pass.config.hc_mult,
+                                      .m = rows.m(),
+                                      .fn = first.fn.data(),
+                                      .num_mix = pass.half_layer_mix(),
+                                      .parts = mixer_parts(pass.config),
+                                      .partials = pass.ws.partials,
+                                      .is_dependent = true},
+      pass.stream());
+}
+
+Result<void> run_block(const Pass& pass,
+                       const BlockWeights& weights,
+                       int32_t layer,
+                       const Rows& rows,
+                       const NextMixer& next) {
+  TRY(read_streams(pass,
+                   weights.attention_hc,
+                   weights.attention_norm,
+                   rows,
+                   input_forms(weights.attention, rows.m())));
+  TRY_ASSIGN(const DeviceSums attended, run_attention(pass, weights.attention, layer, rows));
+  TRY(write_streams(
+      pass, {.y = attended}, rows, {.hc = &weights.ffn_hc, .num_mix = pass.half_layer_mix()}));
+  TRY(read_streams(
+      pass, weights.ffn_hc, weights.ffn_norm, rows, input_forms(weights.moe, rows.m())));
+  TRY_ASSIGN(const DeviceSums shared, run_experts(pass, weights.moe, layer, rows));
+  return write_streams(pass, {.y = shared, .pairs = pass.ws.pairs}, rows, next);
+}
+
+Result<const float*> run_head(const Pass& pass,
+                              const HeadWeights& weights,
+                              const float* streams,
+                              const int32_t* logits_rows,
+                              int32_t first,
+                              int32_t count) {
+  const Config& config = pass.config;
+  const layers::DeviceLinear& lm_head = pass.weights.lm_head;
+  layers::FormSet forms;
+  forms.add(lm_head.form(count));
+  const kernels::ActivationForms x = forms.select(pass.ws.hidden);
+  const int64_t skipped = logits_rows == nullptr ? first : 0;
+  const int64_t partials_width = int64_t{mixer_parts(config)} * (config.hc_mult + 1);
+  TRY(pass.ops.stream_mix.launch(
+      kernels::DeviceStreamMixArgs{
+          .streams = streams + skipped * config.hc_mult * config.hidden_size,
+          .partials = pass.ws.partials + skipped * partials_width,
+          .parts = mixer_parts(config),
+          .num_mix = config.hc_mult,
+          .base = weights.hc.base.data(),
+          .scale = weights.hc.scale.data(),
+          .hidden = config.hidden_size,
+          .hc_mult = config.hc_mult,
+          .hc_eps = static_cast<float>(config.hc_eps),
+          .norm_eps = pass.norm_eps(),
+          .gamma = weights.norm.data(),
+          .rows = logits_rows == nullptr ? nullptr : logits_rows + first,
+          .m = count,
+          .x = x,
+          .is_dependent = true},
+      pass.stream()));
+  TRY_ASSIGN(const DeviceSums sums, lm_head.launch(x, count, pass.ws.logit_sums, pass.stream()));
+  if (sums.splits == 1) return sums.data;
+  TRY(pass.ops.quantize.launch(kernels::DeviceQuantizeArgs{.x_sums = sums,
+                                                           .m = count,
+                                                           .k = lm_head.n(),
+                                                           .y = {.f32 = pass.ws.logits},
+                                                           .is_dependent = true},
+                               pass.stream()));
+  return static_cast<const float*>(pass.ws.logits);
+}
+
+}  // namespace nibble::models::deepseek_v4::gpu

@@ -1,0 +1,76 @@
+#include "models/deepseek_v4/gpu/ops.h"
+
+#include <utility>
+
+namespace nibble::models::deepseek_v4::gpu {
+
+std::vector<OpProblem> op_problems(const Config& config, const Numerics& numerics) {
+  using kernels::Op;
+  const int64_t hidden = config.hidden_size;
+  const int64_t head = config.head_dim;
+  const int64_t streams = config.hc_mult;
+  const kernels::KeyForm keys =
+      numerics.kv_dtype == DType::kF8E4m3 ? kernels::KeyForm::kFp8 : kernels::KeyForm::kPlain;
+  std::vector<OpProblem> all;
+  const auto add =
+      [&](std::string_view module, kernels::Route Ops::*route, Op op, int64_t n, int64_t k) {
+        const bool reads_keys = op == Op::kSparseAttention || op == Op::kIndexerScore;
+        all.push_back({.module = module,
+                       .problem = {.op = op,
+                                   .activation = kernels::Activation::kBf16,
+                                   .keys = reads_keys ? keys : kernels::KeyForm::kPlain,
+                                   .needs_clamp = op == Op::kSwiglu && config.swiglu_limit > 0,
+                                   .n = n,
+                                   .k = k},
+                       .route = route});
+      };
+  add("plan", &Ops::plan, Op::kPlan, config.sliding_window, config.sliding_window);
+  add("copy_rows", &Ops::copy_rows, Op::kCopyRows, head, head);
+  add("make_slots",
+      &Ops::make_slots,
+      Op::kMakeSlots,
+      config.n_routed_experts,
+      config.n_routed_experts);
+  add("embed", &Ops::embed, Op::kEmbed, config.vocab_size, hidden);
+  add("stream_update", &Ops::stream_update, Op::kStreamUpdate, streams, hidden);
+  add("stream_mix", &Ops::stream_mix, Op::kStreamMix, streams, hidden);
+  add("latents", &Ops::latents, Op::kLatents, config.q_lora_rank, head);
+  add("compress", &Ops::compress, Op::kCompress, head, head);
+  add("queries", &Ops::queries, Op::kQueries, config.num_attention_heads, head);
+  add("attention", &Ops::attention, Op::kSparseAttention, config.num_attention_heads, head);
+  add("attended", &Ops::attended, Op::kAttended, config.num_attention_heads, head);
+  add("indexer_score",
+      &Ops::indexer_score,
+      Op::kIndexerScore,
+      config.index_n_heads,
+      config.index_head_dim);
+  add("top_k", &Ops::top_k, Op::kTopK, config.index_topk, config.index_topk);
+  add("select_experts",
+      &Ops::select_experts,
+      Op::kSelectExperts,
+      config.n_routed_experts,
+      config.n_routed_experts);
+  add("swiglu",
+      &Ops::swiglu,
+      Op::kSwiglu,
+      config.moe_intermediate_size,
+      config.moe_intermediate_size);
+  add("quantize", &Ops::quantize, Op::kQuantize, hidden, hidden);
+  add("rms_norm", &Ops::rms_norm, Op::kRmsNorm, hidden, hidden);
+  add("join_mtp", &Ops::join_mtp, Op::kJoinMtp, streams, hidden);
+  add("sample", &Ops::sample, Op::kSample, config.vocab_size, config.vocab_size);
+  return all;
+}
+
+Result<Ops> route_ops(const Config& config,
+                      const Numerics& numerics,
+                      const device::DeviceInfo& device,
+                      const kernels::RouteOptions& routing) {
+  Ops ops;
+  for (const OpProblem& op : op_problems(config, numerics)) {
+    TRY_ASSIGN(ops.*op.route, kernels::route(op.problem, device, routing));
+  }
+  return ops;
+}
+
+}  // namespace nibble::models::deepseek_v4::gpu

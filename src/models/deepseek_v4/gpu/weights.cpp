@@ -1,0 +1,105 @@
+#include "models/deepseek_v4/gpu/weights.h"
+
+#include <span>
+#include <vector>
+
+#include "models/deepseek_v4/weight_loader-inl.h"
+#include "quant/numeric.h"
+
+namespace nibble::models::deepseek_v4::gpu {
+namespace {
+
+class DeviceMaker final {
+ public:
+  using Kit = DeviceKit;
+
+  DeviceMaker(device::Device& device,
+              kernels::WeightUploader& uploader,
+              const kernels::RouteOptions& routing)
+      : device_(device), uploader_(uploader), routing_(routing) {}
+
+  template <class Layer, class Visit>
+  static void for_each_route(const Layer& layer, Visit&& visit) {
+    for (const kernels::RangedRoute& ranged : layer.routes()) visit(layer.n(), ranged.route);
+  }
+
+  Result<layers::DeviceLinear> linear(std::string_view name,
+                                      std::span<const WeightRows> sources,
+                                      Activation activation) const {
+    return layers::DeviceLinear::make(sources, 1, options(name, activation));
+  }
+  Result<layers::DeviceLinear> output_groups(std::string_view name,
+                                             const WeightRows& rows,
+                                             int32_t groups,
+                                             Activation activation) const {
+    return layers::DeviceLinear::make(std::span(&rows, 1), groups, options(name, activation));
+  }
+  Result<layers::DeviceExperts> experts(std::string_view name,
+                                        std::span<const std::vector<WeightRows>> sources,
+                                        Activation activation,
+                                        bool is_gate_up) const {
+    return layers::DeviceExperts::make(sources, is_gate_up, options(name, activation));
+  }
+  Result<Parameter> parameter(const device::Buffer& host) const {
+    TRY_ASSIGN(device::Buffer storage, upload(device_, host.data(), host.num_bytes()));
+    return Parameter(std::move(storage));
+  }
+  Result<DeviceTable> table(const WeightMap::Table& host) const {
+    DeviceTable table{.storage = {}, .dtype = host.view.dtype};
+    if (host.view.dtype != DType::kF16) {
+      TRY_ASSIGN(table.storage, upload(device_, host.view.data, host.view.num_bytes()));
+      return table;
+    }
+    const auto* const values = host.view.as<const uint16_t>();
+    std::vector<float> decoded(static_cast<size_t>(host.view.shape.num_elements()));
+    for (size_t i = 0; i < decoded.size(); ++i) decoded[i] = quant::f16_to_f32(values[i]);
+    table.dtype = DType::kF32;
+    TRY_ASSIGN(
+        table.storage,
+        upload(device_, decoded.data(), static_cast<int64_t>(decoded.size() * sizeof(float))));
+    return table;
+  }
+  Result<DeviceIds> ids(const std::vector<int32_t>& host) const {
+    TRY_ASSIGN(device::Buffer storage,
+               upload(device_, host.data(), static_cast<int64_t>(host.size() * sizeof(int32_t))));
+    return DeviceIds(std::move(storage));
+  }
+
+ private:
+  layers::DeviceLinearOptions options(std::string_view name, Activation activation) const {
+    return {.activation = activation,
+            .device = &device_,
+            .uploader = &uploader_,
+            .name = name,
+            .routing = routing_};
+  }
+
+  device::Device& device_;
+  kernels::WeightUploader& uploader_;
+  const kernels::RouteOptions& routing_;
+};
+
+}  // namespace
+
+Result<Weights> load_weights(const checkpoint::Checkpoint& checkpoint,
+                             const Config& config,
+                             const Numerics& numerics,
+                             device::Device& device,
+                             const LoadOptions& options) {
+  TRY_ASSIGN(WeightMap map, WeightMap::build(checkpoint));
+  TRY_ASSIGN(kernels::WeightUploader uploader, kernels::WeightUploader::create(device));
+  DeviceMaker maker(device, uploader, options.routing);
+  TRY_ASSIGN(Weights weights,
+             WeightLoader<DeviceMaker>(checkpoint, map, config, numerics, maker, options).load());
+  TRY(uploader.finish());
+  return weights;
+}
+
+Result<device::Buffer> upload(device::Device& device, const void* data, int64_t num_bytes) {
+  TRY_ASSIGN(device::Buffer storage, device.allocate(num_bytes));
+  TRY(device.copy_in(storage.data(), data, num_bytes));
+  TRY(device.synchronize());
+  return storage;
+}
+
+}  // namespace nibble::models::deepseek_v4::gpu

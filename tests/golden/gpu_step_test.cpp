@@ -1,0 +1,104 @@
+// The step of GPUs on the emulated one, against the reference mode of the CPU.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "golden/golden_testing.h"
+
+namespace nibble::golden {
+namespace {
+
+struct Case {
+  std::string model;
+  int32_t num_tokens = 0;
+  models::KvDtype kv_dtype = models::KvDtype::kAuto;
+};
+
+Path dir_of(const Case& test) {
+  return test.model == "tiny_v4" ? tiny_v4_dir() : golden_dir(test.model);
+}
+
+std::vector<int32_t> ids_of(const Case& test, const models::Model& model) {
+  return test.model == "tiny_v4" ? prose_ids(test.num_tokens)
+                                 : random_ids(model, test.num_tokens, 1);
+}
+
+// The reference mode of the CPU on the same tokens.
+struct Expected {
+  std::vector<int32_t> ids;
+  models::Decisions decisions;
+  RunResult result;
+  bool has_mtp = false;
+
+  explicit Expected(const Case& test) {
+    const Loaded loaded = load(dir_of(test));
+    ids = ids_of(test, *loaded.model);
+    has_mtp = loaded.model->info().has_mtp;
+    result = Sequence(*loaded.model).run(ids, {.mtp = has_mtp, .record = &decisions});
+  }
+};
+
+Loaded load_gpu(const Case& test, models::Precision precision) {
+  return load(dir_of(test),
+              {.device = On::kEmulatedGpu,
+               .precision = precision,
+               .kv_dtype = test.kv_dtype,
+               .num_threads = 2});
+}
+
+class GpuStepByModel : public testing::TestWithParam<Case> {};
+
+TEST_P(GpuStepByModel, StaysNearTheReferenceOnItsDecisions) {
+  const Expected expected(GetParam());
+  const Loaded loaded = load_gpu(GetParam(), models::Precision::kReference);
+  const RunResult replayed =
+      Sequence(*loaded.model)
+          .run(expected.ids,
+               {.chunk = 100, .mtp = expected.has_mtp, .replay = &expected.decisions});
+  const Distance distance = distance_between(expected.result.logits, replayed.logits);
+  EXPECT_LE(distance.max, 0.7);
+  EXPECT_LE(distance.rms, 0.2);
+  EXPECT_EQ(distance.clear_flips, 0);
+  if (!expected.has_mtp) return;
+  const Distance drafts = distance_between(expected.result.mtp_logits, replayed.mtp_logits);
+  EXPECT_LE(drafts.max, 0.7);
+  EXPECT_LE(drafts.rms, 0.2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         GpuStepByModel,
+                         testing::Values(Case{"flash_like", 300},
+                                         Case{"pro_like", 300},
+                                         Case{"tiny_v4", 300},
+                                         Case{"tiny_v4", 200, models::KvDtype::kFp8}),
+                         [](const auto& param) {
+                           return param.param.model +
+                                  (param.param.kv_dtype == models::KvDtype::kFp8 ? "_fp8" : "");
+                         });
+
+TEST(GpuStep, PredictsAsTheReferenceRunningFree) {
+  for (const models::KvDtype kv_dtype : {models::KvDtype::kBf16, models::KvDtype::kFp8}) {
+    const Case test{"tiny_v4", 300, kv_dtype};
+    const Expected expected(test);
+    const Loaded loaded = load_gpu(test, models::Precision::kReference);
+    const Rows logits = Sequence(*loaded.model).run(expected.ids, {.chunk = 100}).logits;
+    const Distance distance = distance_between(expected.result.logits, logits);
+    EXPECT_LE(distance.mean_kl, 0.01);
+    EXPECT_GE(distance.argmax_agreement, 0.98);
+  }
+}
+
+// FP8 activations have 3 mantissa bits, as in the faithful mode of the CPU.
+TEST(GpuStep, PredictsNearlyAsTheReferenceWithFp8Activations) {
+  const Case test{"tiny_v4", 300};
+  const Expected expected(test);
+  const Loaded loaded = load_gpu(test, models::Precision::kDefault);
+  const Rows logits = Sequence(*loaded.model).run(expected.ids, {.chunk = 100}).logits;
+  const Distance distance = distance_between(expected.result.logits, logits);
+  EXPECT_LE(distance.mean_kl, 0.03);
+  EXPECT_GE(distance.argmax_agreement, 0.97);
+}
+
+}  // namespace
+}  // namespace nibble::golden
