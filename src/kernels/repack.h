@@ -22,8 +22,8 @@ struct RepackArgs {
   const std::byte* scales = nullptr;
   DType scale_dtype = DType::kF32;
   float global_scale = 1.0f;
-  quant::Format format = quant::Format::kF32;
-  int64_t first_row = 0;  // in the source: which rows share a block row
+  quant::BlockShape block_shape;  // of the format
+  int64_t first_row = 0;          // in the source: which rows share a block row
   int64_t num_rows = 0;
   int64_t k = 0;
 

@@ -407,7 +407,7 @@ Result<PackedWeight> WeightUploader::Impl::pack(std::string_view name,
     return packed;
   }
   std::byte* const base = packed.storage.data();
-  RepackArgs args{.format = like.format,
+  RepackArgs args{.block_shape = quant::format_info(like.format).block_shape,
                   .k = shape.k,
                   .n = shape.n,
                   .order = order,

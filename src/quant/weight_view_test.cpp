@@ -152,5 +152,18 @@ TEST(CountNan, FindsNanCodesOfEachDtype) {
   EXPECT_EQ(count_nan(TensorView::read_only(nullptr, DType::kF32, {0, 4})), 0);
 }
 
+TEST(CountNan, SeesEveryPlaceOfALongRow) {
+  for (size_t place = 0; place < 27; ++place) {
+    std::vector<uint8_t> bytes(27, 0x7E);
+    EXPECT_EQ(count_nan(TensorView::read_only(bytes.data(), DType::kF8E4m3, {1, 27})), 0);
+    bytes[place] = 0x7F;
+    EXPECT_EQ(count_nan(TensorView::read_only(bytes.data(), DType::kF8E4m3, {1, 27})), 1);
+    EXPECT_EQ(count_nan(TensorView::read_only(bytes.data(), DType::kF8E8m0, {1, 27})), 0);
+    bytes[place] = 0xFF;
+    EXPECT_EQ(count_nan(TensorView::read_only(bytes.data(), DType::kF8E4m3, {3, 9})), 1);
+    EXPECT_EQ(count_nan(TensorView::read_only(bytes.data(), DType::kF8E8m0, {3, 9})), 1);
+  }
+}
+
 }  // namespace
 }  // namespace nibble::quant
