@@ -224,7 +224,7 @@ Result<void> report_memory(const LoadedModel& loaded) {
 // Sampled rows of every kind of weight on the kernels that serve, against the scalar reference.
 Result<void> check_kernels(const checkpoint::Checkpoint& checkpoint, const ModelFlags& flags) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device,
-             device::make_host_device({.num_threads = flags.threads, .isa = flags.isa}));
+             open_device(flags.device, {.num_threads = flags.threads, .isa = flags.isa}));
   TRY_ASSIGN(const auto comparisons,
              models::deepseek_v4::check_rows(checkpoint, *device, load_options(flags)));
   int64_t num_rows = 0;
@@ -247,6 +247,8 @@ Result<void> check_kernels(const checkpoint::Checkpoint& checkpoint, const Model
 // those that serve where scalar ones would take hours. One model at a time is in memory.
 Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelFlags& flags) {
   ModelFlags reference_flags = flags;
+  reference_flags.device = {.kind = DeviceChoice::Kind::kCpu};
+  reference_flags.gpu_memory_share = 0;
   reference_flags.precision = models::Precision::kReference;
   reference_flags.kernel.clear();
   const bool is_small = checkpoint.data_bytes() <= kMaxScalarBytes;

@@ -224,9 +224,33 @@ void add_kv_dtype(CLI::App& app, models::KvDtype& kv_dtype, const char* group) {
       ->group(group);
 }
 
+void add_device(CLI::App& app, ModelFlags& flags, const char* group) {
+  static constexpr const char* kDevices = "auto|cpu|cuda[:N]";
+  const auto check = [](const std::string& text) {
+    if (parse_device_choice(text)) return std::string();
+    return fmt::format("\"{}\" is none of {}", text, kDevices);
+  };
+  const auto assign = [&flags](const std::string& text) {
+    flags.device = *parse_device_choice(text);
+  };
+  app.add_option_function<std::string>(
+         "--device", assign, "Where the model runs; auto: a GPU where there is one")
+      ->check(check)
+      ->type_name(kDevices)
+      ->default_str("auto")
+      ->group(group);
+  app.add_option("--gpu-memory-utilization",
+                 flags.gpu_memory_share,
+                 "Most of the GPU's memory to use, weights included; absent: what is free")
+      ->check(number<double>())
+      ->type_name("X")
+      ->group(group);
+}
+
 void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("model", flags.model, "Directory of a checkpoint")->required()->type_name("MODEL");
   const char* group = "Model";
+  add_device(app, flags, group);
   app.add_option("--threads", flags.threads, "CPU threads; 0: one per physical core")
       ->check(range(0, 1024))
       ->type_name("N")
@@ -913,7 +937,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_bench(app, flags.bench);
   add_peer_flags(app, flags.peer_flags);
   add_demo(app, flags.demo);
-  app.add_subcommand("version", "Print the version");
+  app.add_subcommand("version", "Print the version and the GPUs");
   app.footer(help_footer());
   std::vector<const char*> arguments;
   for (const std::string& argument : given.arguments) arguments.push_back(argument.c_str());

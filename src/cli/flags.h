@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/bench_flags.h"
+#include "cli/device_choice.h"
 #include "device/device.h"
 #include "engine/plan.h"
 #include "models/model.h"
@@ -39,7 +40,9 @@ struct ModelFlags {
   Path model;
   LoadFormat load_format = LoadFormat::kCheckpoint;
   int32_t num_layers_override = 0;  // of dummy weights; 0: all
-  int32_t threads = 0;              // 0: physical cores
+  DeviceChoice device;
+  double gpu_memory_share = 0;  // of the GPU's memory that may be used, with weights; 0: all free
+  int32_t threads = 0;          // 0: physical cores
   device::IsaLevel isa = device::IsaLevel::kNative;
   models::Precision precision = models::Precision::kDefault;
   models::KvDtype kv_dtype = models::KvDtype::kAuto;

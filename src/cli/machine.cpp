@@ -8,6 +8,9 @@
 #include <fstream>
 #include <string_view>
 #include <thread>
+#include <vector>
+
+#include "device/cuda.h"
 
 namespace nibble::cli {
 namespace {
@@ -28,6 +31,14 @@ double memory_gib() {
   return bytes / (1 << 30);
 }
 
+// ", 2 x NVIDIA H200": GPUs that this build can use; nothing without any.
+std::string gpu_names() {
+  const Result<std::vector<device::DeviceInfo>> gpus = device::list_cuda_devices();
+  if (!gpus.ok() || gpus->empty()) return "";
+  const std::string& name = gpus->front().name;
+  return gpus->size() == 1 ? ", " + name : fmt::format(", {} x {}", gpus->size(), name);
+}
+
 double load_average() {
   double minute = 0;
   return ::getloadavg(&minute, 1) == 1 ? minute : 0.0;
@@ -38,9 +49,10 @@ double load_average() {
 std::string describe_machine() {
   utsname system = {};
   ::uname(&system);
-  return fmt::format("{}, {} CPUs, {:.1f} GiB, {} {}, load {:.2f}",
+  return fmt::format("{}, {} CPUs{}, {:.1f} GiB, {} {}, load {:.2f}",
                      processor_name(),
                      std::thread::hardware_concurrency(),
+                     gpu_names(),
                      memory_gib(),
                      system.sysname,
                      system.release,

@@ -5,7 +5,7 @@
 
 namespace nibble::cli {
 
-// E.g. "AMD EPYC 9355, 2 CPUs, 23.4 GiB, Linux 6.1.0, load 0.67".
+// E.g. "AMD EPYC 9355, 2 CPUs, NVIDIA H200, 23.4 GiB, Linux 6.1.0, load 0.67".
 std::string describe_machine();
 
 }  // namespace nibble::cli

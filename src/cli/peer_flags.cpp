@@ -20,9 +20,6 @@ constexpr std::string_view kNoDraft = "drafts are not used yet";
 constexpr std::string_view kDetected = "formats are read from the checkpoint; see nibble plan";
 constexpr std::string_view kNoTls = "put a TLS proxy in front";
 constexpr std::string_view kPrivacy = "prompts are never logged";
-constexpr std::string_view kMemory =
-    "memory is planned from --kv-memory-mb, --max-running-requests and "
-    "--max-context";
 
 // clang-format off
 constexpr PeerFlag kTable[] = {
@@ -54,9 +51,8 @@ constexpr PeerFlag kTable[] = {
     {"--nnodes", kHarmless, true, "1", {}, kOneHost},
     {"--node-rank", kHarmless, true, "0", {}, kOneHost},
     {"--dist-init-addr --master-addr --master-port", kRefused, true, {}, {}, kOneHost},
-    {"--device", kHarmless, true, "auto cpu", {}, "the CPU is what it runs on"},
     // Memory and scheduling
-    {"--mem-fraction-static --gpu-memory-utilization", kRefused, true, {}, {}, kMemory},
+    {"--mem-fraction-static", kApplied, true, {}, "--gpu-memory-utilization"},
     {"--num-gpu-blocks-override", kRefused, true, {}, {}, "pages have 256 tokens here: --max-total-tokens"},
     {"--max-num-seqs", kApplied, true, {}, "--max-running-requests"},
     {"--max-num-queued-reqs", kApplied, true, {}, "--max-queued-requests"},

@@ -1,6 +1,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/device_choice.h"
 #include "cli/exit_codes.h"
 #include "cli/version.h"
 
@@ -24,7 +25,7 @@ struct Runner {
   Result<void> operator()(const PeerFlagsFlags& flags) const { return run_peer_flags(flags); }
   Result<void> operator()(const DemoFlags& flags) const { return run_demo(flags); }
   Result<void> operator()(const VersionFlags&) const {
-    return write_output(std::string(version_text()) + '\n');
+    return write_output(std::string(version_text()) + '\n' + describe_gpus() + '\n');
   }
 };
 

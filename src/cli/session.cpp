@@ -44,6 +44,7 @@ engine::KvDivision kv_division(const engine::EngineConfig& config, const KvFlags
 Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
                           device::Device& device,
                           const ModelFlags& flags) {
+  if (device.info().kind == device::DeviceKind::kCuda) return {};
   const TimePoint start = kClock.now();
   Result<std::vector<models::deepseek_v4::RowComparison>> rows =
       models::deepseek_v4::check_rows(checkpoint, device, load_options(flags));
@@ -57,6 +58,29 @@ Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
            rows->size(),
            to_seconds(kClock.now() - start));
   return {};
+}
+
+// The device as it is planned for: a GPU with the memory that is free, or less where the flags say
+// so. Other programs may hold some of it.
+Result<device::DeviceInfo> planned_device(const device::Device& device, const ModelFlags& flags) {
+  device::DeviceInfo info = device.info();
+  if (info.kind != device::DeviceKind::kCuda) {
+    if (flags.gpu_memory_share == 0) return info;
+    return invalid_argument(
+        "--gpu-memory-utilization: the model runs on the CPU, where memory is planned from "
+        "--kv-memory-mb, --max-running-requests and --max-context");
+  }
+  if (flags.gpu_memory_share != 0 && !(flags.gpu_memory_share > 0 && flags.gpu_memory_share <= 1)) {
+    return invalid_argument(fmt::format(
+        "--gpu-memory-utilization {}: expected more than 0, at most 1", flags.gpu_memory_share));
+  }
+  TRY_ASSIGN(const int64_t free, device.free_bytes());
+  const auto allowed =
+      static_cast<int64_t>(flags.gpu_memory_share == 0
+                               ? static_cast<double>(free)
+                               : static_cast<double>(info.memory_bytes) * flags.gpu_memory_share);
+  info.memory_bytes = std::min(free, allowed);
+  return info;
 }
 
 }  // namespace
@@ -102,7 +126,11 @@ Result<checkpoint::Checkpoint> open_checkpoint(const Path& model) {
 Result<checkpoint::Checkpoint> open_model(const ModelFlags& flags) {
   if (flags.load_format == LoadFormat::kCheckpoint) return open_checkpoint(flags.model);
   device::ThreadPool pool({.num_threads = flags.threads});
-  return tools::make_dummy_checkpoint(flags.model, {.num_layers = flags.num_layers_override}, pool);
+  constexpr int32_t kDistinctOnGpu = 8;
+  return tools::make_dummy_checkpoint(flags.model,
+                                      {.num_layers = flags.num_layers_override,
+                                       .num_distinct = is_gpu(flags.device) ? kDistinctOnGpu : 0},
+                                      pool);
 }
 
 Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
@@ -110,10 +138,12 @@ Result<LoadedModel> load_model(const checkpoint::Checkpoint& checkpoint,
                                const ModelWork& work,
                                Report report) {
   LoadedModel loaded;
-  TRY_ASSIGN(loaded.device,
-             device::make_host_device(
-                 {.num_threads = flags.threads, .pin = flags.threads == 0, .isa = flags.isa}));
-  TRY_ASSIGN(loaded.plan, plan_model(checkpoint, loaded.device->info(), flags, work));
+  TRY_ASSIGN(
+      loaded.device,
+      open_device(flags.device,
+                  {.num_threads = flags.threads, .pin = flags.threads == 0, .isa = flags.isa}));
+  TRY_ASSIGN(const device::DeviceInfo planned, planned_device(*loaded.device, flags));
+  TRY_ASSIGN(loaded.plan, plan_model(checkpoint, planned, flags, work));
   if (report == Report::kPlan) print_plan(loaded.plan);
   const TimePoint start = kClock.now();
   for (const std::string& warning : checkpoint.warnings()) log_warning("{}", warning);

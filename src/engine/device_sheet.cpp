@@ -153,7 +153,39 @@ Result<DeviceSheet> find_device_sheet(std::string_view name) {
                   known));
 }
 
+namespace {
+
+// "NVIDIA H200" is the sheet "h200": how the driver names GPUs, in the spelling of sheets.
+const DeviceSheet* find_gpu_sheet(const std::string& driver_name) {
+  std::string spelled = driver_name;
+  for (char& c : spelled) {
+    if (c == ' ') c = '-';
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  for (const DeviceSheet& sheet : device_sheets()) {
+    if (sheet.kind == device::DeviceKind::kCuda && spelled.find(sheet.name) != std::string::npos) {
+      return &sheet;
+    }
+  }
+  return nullptr;
+}
+
+DeviceSheet gpu_sheet(const device::DeviceInfo& info) {
+  DeviceSheet sheet;
+  if (const DeviceSheet* const known = find_gpu_sheet(info.name)) sheet = *known;
+  sheet.name = "local";
+  sheet.title = info.name;
+  sheet.sm = info.sm;
+  sheet.num_units = info.num_units;
+  sheet.memory_bytes = info.memory_bytes;
+  sheet.shared_bytes = info.shared_bytes;
+  return sheet;
+}
+
+}  // namespace
+
 DeviceSheet local_sheet(const device::DeviceInfo& info, double read_bytes_per_s) {
+  if (info.kind == device::DeviceKind::kCuda) return gpu_sheet(info);
   return {.name = "local",
           .title = info.name.empty() ? "this machine's CPU" : info.name,
           .kind = info.kind,

@@ -42,7 +42,8 @@ std::span<const DeviceSheet> device_sheets();
 Result<DeviceSheet> find_device_sheet(std::string_view name);
 
 // The machine that this program runs on, by its CPU: instruction sets, cores, memory. Its read rate
-// is measured for about a tenth of a second.
+// is measured for about a tenth of a second. Or one of its GPUs, with the rates of its data sheet
+// where the name is known.
 DeviceSheet local_sheet(const device::DeviceInfo& info, double read_bytes_per_s);
 
 // Seconds that one all-reduce of a decode step takes between `num_devices` devices (spec

@@ -71,8 +71,9 @@ Result<KvPlan> plan_kv(const models::ModelInfo& info, const KvPlanOptions& optio
   return plan;
 }
 
-int64_t default_kv_bytes(int64_t memory_bytes, int64_t weights_bytes) {
-  return std::max<int64_t>(memory_bytes - weights_bytes, 0) / 4;
+int64_t default_kv_bytes(device::DeviceKind kind, int64_t memory_bytes, int64_t weights_bytes) {
+  const int64_t quarter = std::max<int64_t>(memory_bytes - weights_bytes, 0) / 4;
+  return kind == device::DeviceKind::kCuda ? 3 * quarter : quarter;
 }
 
 std::string KvPlan::describe() const {

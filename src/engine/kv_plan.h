@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "device/device.h"
 #include "models/model.h"
 
 namespace nibble::engine {
@@ -42,7 +43,8 @@ struct KvPlan {
 //   info: slot_bytes, page_bytes, snapshot_bytes, page_size
 Result<KvPlan> plan_kv(const models::ModelInfo& info, const KvPlanOptions& options);
 
-// What programs take without being told: a quarter of the memory that the weights leave.
-int64_t default_kv_bytes(int64_t memory_bytes, int64_t weights_bytes);
+// What programs take without being told: a quarter of the memory that the weights leave on a CPU,
+// which others use too; three quarters on a GPU.
+int64_t default_kv_bytes(device::DeviceKind kind, int64_t memory_bytes, int64_t weights_bytes);
 
 }  // namespace nibble::engine

@@ -190,8 +190,9 @@ Result<void> divide_kv(const Config& config, DraftKind draft, Plan& plan) {
   TRY_ASSIGN(
       plan.kv,
       plan_kv(info,
-              {.budget_bytes = wanted.budget_bytes > 0 ? wanted.budget_bytes
-                                                       : default_kv_bytes(usable, memory.weights),
+              {.budget_bytes = wanted.budget_bytes > 0
+                                   ? wanted.budget_bytes
+                                   : default_kv_bytes(options.device.kind, usable, memory.weights),
                .max_context = is_longest ? config.max_position_embeddings : options.context,
                .may_shorten = is_longest,
                .num_slots = wanted.num_slots,

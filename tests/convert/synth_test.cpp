@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "checkpoint/temporary_directory_testing.h"
 #include "convert/convert_testing.h"
@@ -123,6 +124,27 @@ TEST(Dummy, IsTheCheckpointOfTheSameSeedInMemory) {
     const Checkpoint dummy = make_dummy_checkpoint(path, {.seed = 5}, pool).value();
     EXPECT_THAT(differences(dummy, Checkpoint::open(path).value()), IsEmpty());
   }
+}
+
+TEST(Dummy, MayShareTheBytesOfEqualShapes) {
+  device::ThreadPool pool({.num_threads = 2});
+  const Checkpoint all = make_dummy_checkpoint(golden::tiny_v4_dir(), {}, pool).value();
+  const Checkpoint few =
+      make_dummy_checkpoint(golden::tiny_v4_dir(), {.num_distinct = 2}, pool).value();
+  EXPECT_EQ(few.data_bytes(), all.data_bytes());
+  std::set<const void*> places;
+  for (const TensorMeta& tensor : few.tensors()) {
+    if (!tensor.name.ends_with(".w2.weight") ||
+        tensor.name.find(".experts.") == std::string::npos) {
+      continue;
+    }
+    const TensorView view = few.tensor(tensor.name).value();
+    places.insert(view.data);
+    EXPECT_EQ(view.shape, all.tensor(tensor.name).value().shape);
+  }
+  EXPECT_LE(places.size(), 4U);  // of layers and of the draft
+  const auto device = device::make_host_device({.num_threads = 1}).value();
+  EXPECT_TRUE(models::load_model(few, *device, {}).ok());
 }
 
 TEST(Dummy, LoadsWithFewerLayers) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -305,6 +306,26 @@ Result<CheckpointFormat> declared_format(const ConfigReader& config) {
                   escape_for_display(expert_dtype)));
 }
 
+// For each piece the one whose bytes it has: its own, or an earlier one's of the same class and
+// shape.
+std::vector<size_t> choose_origins(const std::vector<Piece>& pieces, int32_t num_distinct) {
+  std::map<std::string, std::vector<size_t>> made;
+  std::vector<size_t> origins;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    origins.push_back(i);
+    if (num_distinct == 0) continue;
+    std::string shape = pieces[i].module_class;
+    for (const TensorMeta& tensor : pieces[i].tensors) shape += " " + tensor.shape.to_string();
+    std::vector<size_t>& equal = made[shape];
+    if (equal.size() < static_cast<size_t>(num_distinct)) {
+      equal.push_back(i);
+    } else {
+      origins.back() = equal[i % equal.size()];
+    }
+  }
+  return origins;
+}
+
 }  // namespace
 
 Result<Synthesis> synthesize(const json::Object& config, const SynthOptions& options) {
@@ -364,21 +385,25 @@ Result<checkpoint::Checkpoint> make_dummy_checkpoint(const Path& dir,
              synthesize(config, {.format = format, .seed = options.seed}));
 
   constexpr int64_t kAlignment = 64;
+  const std::vector<size_t> origins = choose_origins(synthesis.pieces, options.num_distinct);
   std::vector<checkpoint::StoredTensor> tensors;
   std::vector<size_t> first_tensor;  // of each piece
   int64_t num_bytes = 0;
-  for (const Piece& piece : synthesis.pieces) {
+  for (size_t i = 0; i < synthesis.pieces.size(); ++i) {
     first_tensor.push_back(tensors.size());
-    for (const TensorMeta& meta : piece.tensors) {
+    size_t shared = first_tensor[origins[i]];
+    for (const TensorMeta& meta : synthesis.pieces[i].tensors) {
       const int64_t size = meta.shape.num_elements() * dtype_size(meta.dtype);
-      tensors.push_back({.meta = meta, .begin = num_bytes, .end = num_bytes + size});
-      num_bytes = round_up(num_bytes + size, kAlignment);
+      const int64_t begin = origins[i] == i ? num_bytes : tensors[shared++].begin;
+      tensors.push_back({.meta = meta, .begin = begin, .end = begin + size});
+      if (origins[i] == i) num_bytes = round_up(num_bytes + size, kAlignment);
     }
   }
   TRY_ASSIGN(device::Buffer buffer, device::Buffer::allocate(num_bytes));
   std::vector<Result<ErrorStatistics>> results(synthesis.pieces.size(), ErrorStatistics{});
   pool.parallel_for(static_cast<int64_t>(results.size()), [&](int64_t task) {
     const auto i = static_cast<size_t>(task);
+    if (origins[i] != i) return;
     results[i] = synthesis.pieces[i].make(
         [&](size_t index, int64_t offset, std::span<const std::byte> bytes) -> Result<void> {
           const checkpoint::StoredTensor& place = tensors[first_tensor[i] + index];

@@ -46,6 +46,9 @@ Result<Job> plan_synthesis(const SynthJobOptions& options);
 struct DummyOptions {
   int32_t num_layers = 0;  // 0: all that the config has
   uint64_t seed = 0;
+  // Weights of one class and shape share the bytes of so many that are made; 0: all are. For
+  // models that go to a GPU, where the host would hold tens of GB for nothing.
+  int32_t num_distinct = 0;
 };
 // A checkpoint in memory with the shapes and the format that DIR/config.json states; weights in DIR
 // are not looked at. kExhausted when memory does not suffice.
