@@ -1,15 +1,17 @@
-// The dense FP8 products of a DeepSeek-V4-Flash layer on a GPU: each alone, and for few tokens as a
-// chain with real dependences, wq_b, wo_a, wo_b, the shared expert's gate and up, over the weights
-// of several layers. Prints one JSON object per line.
+// The dense products of a DeepSeek-V4-Flash layer and its head on a GPU: each alone, and FP8 ones
+// for few tokens as a chain with real dependences, wq_b, wo_a, wo_b, the shared expert's gate and
+// up, over the weights of several layers. Prints one JSON object per line.
 //   usage: cuda_dense_bench [part of a measurement's name]...
+// A peer is measured beside a product when both are wanted.
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
+#include "kernels/cuda/peers.h"
 #include "kernels/cuda/quantize/launch.h"
-#include "kernels/cuda/sm90/fp8_matmul/launch.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
 
@@ -26,74 +28,114 @@ constexpr int32_t kMaxTokens = 8192;
 
 struct Product {
   const char* name;
+  quant::Format format;
+  Activation activation;
   int64_t n, k;
-  int32_t groups;
-  bool quantize;
+  int32_t groups = 1;
+  bool quantize = false;        // where the kernel can
+  int32_t copies = kNumLayers;  // of the weight, taken by turns
 };
-constexpr Product kProducts[] = {{"wq_b", 32768, 1024, 1, true},
-                                 {"wo_a", 8192, 4096, 8, true},
-                                 {"wo_b", 4096, 8192, 1, false},
-                                 {"shared_w13", 4096, 4096, 1, false},
-                                 {"shared_w2", 4096, 2048, 1, false},
-                                 {"wq_a_wkv", 1536, 4096, 1, false}};
+constexpr auto kFp8Block = quant::Format::kFp8E4m3Block128x128;
+constexpr auto kBf16 = quant::Format::kBf16;
+constexpr Product kProducts[] = {
+    {"wq_b", kFp8Block, Activation::kFp8, 32768, 1024, 1, true},
+    {"wo_a", kFp8Block, Activation::kFp8, 8192, 4096, 8, true},
+    {"wo_b", kFp8Block, Activation::kFp8, 4096, 8192},
+    {"shared_w13", kFp8Block, Activation::kFp8, 4096, 4096},
+    {"shared_w2", kFp8Block, Activation::kFp8, 4096, 2048},
+    {"wq_a_wkv", kFp8Block, Activation::kFp8, 1536, 4096},
+    {"compressor", kBf16, Activation::kF32, 2048, 4096},
+    {"router", kBf16, Activation::kF32, 256, 4096},
+    {"head", kBf16, Activation::kBf16, 129280, 4096, 1, false, 1},
+    {"head_f32", kBf16, Activation::kF32, 129280, 4096, 1, false, 1},
+};
 constexpr size_t kNumProducts = std::size(kProducts);
 
-// Weights of all layers; random codes, which repeat where the memory cannot know.
+// Fills device memory with random bytes that no format takes for NaN or a large number.
+Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
+  constexpr int64_t kRandomBytes = 64 << 20;
+  static const std::vector<uint64_t> random = [] {
+    std::mt19937_64 generator(1);
+    std::vector<uint64_t> words(kRandomBytes / 8);
+    for (uint64_t& word : words) word = generator() & 0xBFBFBFBFBFBFBFBFULL;
+    return words;
+  }();
+  for (int64_t at = 0; at < num_bytes; at += kRandomBytes) {
+    TRY(device::copy_to_device(
+        data + at, random.data(), std::min(kRandomBytes, num_bytes - at), stream));
+  }
+  return {};
+}
+
+int64_t weight_bytes(size_t product) {
+  const Product& shape = kProducts[product];
+  return packed_weight_bytes(
+      shape.format,
+      shape.n,
+      shape.k,
+      DType::kF32,
+      shape.format == kFp8Block ? PackedLayout::kFp8Panel64 : PackedLayout::kBf16Panel64);
+}
+
+// Weights of all layers.
 struct Weights {
   device::Buffer storage;
   std::vector<PackedWeight> products[kNumProducts];  // by layer
 };
 
 Result<Weights> make_weights(device::Device& device) {
-  constexpr int64_t kRandomBytes = 64 << 20;
-  std::mt19937_64 random(1);
-  std::vector<uint64_t> codes(kRandomBytes / 8);
-  for (uint64_t& code : codes) code = random() & 0xBFBFBFBFBFBFBFBFULL;  // below 2: no NaN
-  std::vector<float> scales(1 << 16, 0x1p-5f);
-  int64_t layer_bytes = 0;
-  for (const Product& product : kProducts) {
-    layer_bytes += round_up(fp8_panel_bytes(product.n, product.k).total(), 256);
+  const std::vector<float> scales(1 << 16, 0x1p-5f);
+  int64_t bytes = 0;
+  for (size_t p = 0; p < kNumProducts; ++p) {
+    bytes += kProducts[p].copies * round_up(weight_bytes(p), 256);
   }
   Weights weights;
-  TRY_ASSIGN(weights.storage, device.allocate(kNumLayers * layer_bytes));
+  TRY_ASSIGN(weights.storage, device.allocate(bytes));
+  TRY(fill_randomly(weights.storage.data(), bytes, device.stream()));
   std::byte* next = weights.storage.data();
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
     for (size_t p = 0; p < kNumProducts; ++p) {
-      const Fp8PanelBytes bytes = fp8_panel_bytes(kProducts[p].n, kProducts[p].k);
-      TRY(device::copy_to_device(next, codes.data(), bytes.codes, device.stream()));
-      TRY(device::copy_to_device(next + bytes.codes, scales.data(), bytes.scales, device.stream()));
+      const Product& shape = kProducts[p];
+      if (layer >= shape.copies) continue;
       PackedWeight& weight = weights.products[p].emplace_back();
-      weight.format = quant::Format::kFp8E4m3Block128x128;
-      weight.layout = PackedLayout::kFp8Panel64;
-      weight.n = kProducts[p].n;
-      weight.k = kProducts[p].k;
+      weight.format = shape.format;
+      weight.n = shape.n;
+      weight.k = shape.k;
       weight.codes = next;
-      weight.scales = next + bytes.codes;
-      next += round_up(bytes.total(), 256);
+      weight.layout = PackedLayout::kBf16Panel64;
+      if (shape.format == kFp8Block) {
+        const Fp8PanelBytes parts = fp8_panel_bytes(shape.n, shape.k);
+        weight.layout = PackedLayout::kFp8Panel64;
+        weight.scales = next + parts.codes;
+        TRY(device::copy_to_device(
+            next + parts.codes, scales.data(), parts.scales, device.stream()));
+      }
+      next += round_up(weight_bytes(p), 256);
     }
   }
   TRY(device::synchronize(device.stream()));
   return weights;
 }
 
-// Activations between the products: blocks by turns, partial sums.
+// Activations between the products: blocks by turns, plain ones, partial sums.
 struct Activations {
   device::Buffer storage;
   std::byte* blocks[2];
+  std::byte* plain;  // f32 or BF16
   float* sums;
 };
 
 Result<Activations> make_activations(device::Device& device) {
   constexpr int64_t kBlocks = 32768 / 128 * fp8_block_bytes(kMaxTokens);
+  constexpr int64_t kPlain = int64_t{kMaxTokens} * 4096 * 4;
   constexpr int64_t kSums = int64_t{kMaxTokens} * 32768 * 4;
   Activations x;
-  TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kSums));
+  TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kPlain + kSums));
   x.blocks[0] = x.storage.data();
   x.blocks[1] = x.blocks[0] + kBlocks;
-  x.sums = reinterpret_cast<float*>(x.blocks[1] + kBlocks);
-  for (std::byte* blocks : x.blocks) {  // small numbers, as codes and as scales
-    TRY(device::fill_device(blocks, 0x30, kBlocks, device.stream()));
-  }
+  x.plain = x.blocks[1] + kBlocks;
+  x.sums = reinterpret_cast<float*>(x.plain + kPlain);
+  TRY(fill_randomly(x.storage.data(), 2 * kBlocks + kPlain, device.stream()));
   return x;
 }
 
@@ -101,8 +143,8 @@ Result<Activations> make_activations(device::Device& device) {
 Result<std::vector<RangedRoute>> route_product(const Product& product, device::Device& device) {
   return route_by_rows({.op = Op::kMatMul,
                         .has_weight = true,
-                        .weight = quant::Format::kFp8E4m3Block128x128,
-                        .activation = Activation::kFp8,
+                        .weight = product.format,
+                        .activation = product.activation,
                         .n = product.n,
                         .k = product.k},
                        device.info());
@@ -124,9 +166,11 @@ class Dense final {
     const bool quantize = shape.quantize && route.kernel->gives_fp8;
     return route.launch(
         DeviceMatMulArgs{
-            .x = {.fp8_blocks = x_.blocks[from]},
+            .x = {.f32 = reinterpret_cast<float*>(x_.plain),
+                  .bf16 = x_.plain,
+                  .fp8_blocks = x_.blocks[from]},
             .m = tokens,
-            .weight = &weights_.products[product][static_cast<size_t>(layer % kNumLayers)],
+            .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
             .groups = shape.groups,
             .splits = quantize ? 1 : splits(product, tokens),
             .y = quantize ? nullptr : x_.sums,
@@ -174,8 +218,40 @@ class Dense final {
   std::vector<RangedRoute> routes_[kNumProducts];
 };
 
-int64_t weight_bytes(size_t product) {
-  return fp8_panel_bytes(kProducts[product].n, kProducts[product].k).total();
+// The same product by cublasLt where it is installed and can, with the activations and weights that
+// it takes; nothing where it cannot.
+Result<void> measure_peers(const Run& bench,
+                           device::Device& device,
+                           const Weights& weights,
+                           const Activations& x,
+                           size_t product,
+                           int32_t tokens) {
+  struct Peer {
+    const char* name;
+    BlasType type;
+    quant::Format format;
+  };
+  constexpr Peer kPeers[] = {{"cublaslt_bf16", BlasType::kBf16, kBf16},
+                             {"cublaslt_fp8_blocks", BlasType::kFp8Blocks, kFp8Block},
+                             {"cublaslt_fp8_tensor", BlasType::kFp8, kFp8Block}};
+  const Product& shape = kProducts[product];
+  if (shape.groups > 1) return {};
+  for (const Peer& peer : kPeers) {
+    if (peer.format != shape.format || !bench.wants(peer.name)) continue;
+    const auto made = BlasProduct::make(device, peer.type, tokens, shape.n, shape.k);
+    if (!made.ok()) continue;
+    TRY_ASSIGN(const Spread us,
+               cuda_bench::time_graph_us(device.stream(), shape.copies, [&](int32_t layer) {
+                 const PackedWeight& weight = weights.products[product][static_cast<size_t>(layer)];
+                 return made.value().launch(x.plain, weight.codes, x.sums, device.stream());
+               }));
+    bench.print(std::string(shape.name) + " " + peer.name,
+                tokens,
+                weight_bytes(product),
+                us,
+                2.0 * tokens * static_cast<double>(shape.n * shape.k));
+  }
+  return {};
 }
 
 Result<void> run(std::vector<std::string> names) {
@@ -196,15 +272,19 @@ Result<void> run(std::vector<std::string> names) {
     }
     for (size_t p = 0; p < kNumProducts; ++p) {
       if (!bench.wants(kProducts[p].name)) continue;
-      TRY_ASSIGN(const Spread us,
-                 cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
-                   return dense.multiply(p, layer, tokens, 0);
-                 }));
+      const bool is_head = kProducts[p].n > 100000;
+      if (is_head && tokens > 256) continue;
+      TRY_ASSIGN(
+          const Spread us,
+          cuda_bench::time_graph_us(device->stream(), is_head ? 2 : kNumLayers, [&](int32_t layer) {
+            return dense.multiply(p, layer, tokens, 0);
+          }));
       bench.print(kProducts[p].name,
                   tokens,
                   weight_bytes(p),
                   us,
                   2.0 * tokens * static_cast<double>(kProducts[p].n * kProducts[p].k));
+      TRY(measure_peers(bench, *device, weights, x, p, tokens));
     }
   }
   return {};

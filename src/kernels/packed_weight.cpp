@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/bf16_panel64.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
 #include "kernels/slab16.h"
@@ -285,6 +286,8 @@ std::string_view layout_name(PackedLayout layout) {
       return "panel64";
     case PackedLayout::kFp8Panel64:
       return "fp8_panel64";
+    case PackedLayout::kBf16Panel64:
+      return "bf16_panel64";
     case PackedLayout::kSlab16:
       return "slab16";
   }
@@ -326,6 +329,8 @@ PackedParts packed_weight_parts(
       return {.codes = panel_bytes(n, k), .global_scales = num_panels(n) * kPanelRows * 4};
     case PackedLayout::kFp8Panel64:
       return {.codes = fp8_panel_bytes(n, k).codes, .scales = fp8_panel_bytes(n, k).scales};
+    case PackedLayout::kBf16Panel64:
+      return {.codes = bf16_panel_bytes(n, k)};
     case PackedLayout::kSlab16:
       return {.codes = slab_bytes(format, n, k),
               .global_scales = slab16_bytes(format, n, k) - slab_bytes(format, n, k)};
@@ -339,6 +344,7 @@ int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
   if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
   if (layout == PackedLayout::kFp8Panel64) return fp8_panel_bytes(n, k).total();
+  if (layout == PackedLayout::kBf16Panel64) return bf16_panel_bytes(n, k);
   if (layout == PackedLayout::kSlab16) return slab16_bytes(format, n, k);
   return offsets_of(layout == PackedLayout::kInterleaved16
                         ? interleaved16_parts(format, n, k, scale_dtype)
@@ -359,6 +365,8 @@ Result<PackedWeight> pack_weight(std::span<const WeightRows> sources, PackedLayo
       return pack_panel64(sources, PanelOrder::kNatural);
     case PackedLayout::kFp8Panel64:
       return pack_fp8_panel64(sources);
+    case PackedLayout::kBf16Panel64:
+      return pack_bf16_panel64(sources);
     case PackedLayout::kSlab16:
       return pack_slab16(sources, PanelOrder::kNatural);
     case PackedLayout::kNone:
@@ -375,6 +383,8 @@ void unpack_row(const PackedWeight& weight, int64_t row, std::span<float> out) {
     unpack_panel64_row(weight, row, out);
   } else if (weight.layout == PackedLayout::kFp8Panel64) {
     unpack_fp8_panel64_row(weight, row, out);
+  } else if (weight.layout == PackedLayout::kBf16Panel64) {
+    unpack_bf16_panel64_row(weight, row, out);
   } else if (weight.layout == PackedLayout::kSlab16) {
     unpack_slab16_row(weight, row, out);
   } else {

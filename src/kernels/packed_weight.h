@@ -20,6 +20,7 @@ enum class PackedLayout : uint8_t {
                    // zero rows
   kPanel64,        // MXFP4 for GPU warpgroups: kernels/panel64.h
   kFp8Panel64,     // FP8 128x128 for GPU warpgroups: kernels/fp8_panel64.h
+  kBf16Panel64,    // BF16 for GPU warpgroups: kernels/bf16_panel64.h
   kSlab16,         // MXFP4, NVFP4 and FP8 128x128 for GPU warps: kernels/slab16.h
 };
 std::string_view layout_name(PackedLayout layout);

@@ -70,6 +70,7 @@ TEST(WeightUploader, GivesWhatTheHostPacks) {
       {Format::kNvfp4, PackedLayout::kRowMajor},
       {Format::kInt4Group32, PackedLayout::kRowMajor},
       {Format::kFp8E4m3Block128x128, PackedLayout::kRowMajor},
+      {Format::kBf16, PackedLayout::kBf16Panel64},
       {Format::kMxfp4, PackedLayout::kPanel64},
       {Format::kFp8E4m3Block128x128, PackedLayout::kFp8Panel64},
       {Format::kNvfp4, PackedLayout::kSlab16},

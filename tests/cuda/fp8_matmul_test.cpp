@@ -273,7 +273,7 @@ TEST_F(Fp8BulkMatMul, RepeatsBitForBit) {
   }
 }
 
-// Bit for bit: a token alone, among 8 and among 16.
+// Bit for bit: a token alone and among up to 16.
 TEST_F(Fp8MatMul, ATokenDoesNotDependOnItsNeighbours) {
   constexpr int64_t kN = 256, kK = 2048;
   const DeviceWeight weight = make_weight(random_fp8(kN, kK, 9));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/portable/matmul/launch.h"
 #include "kernels/cuda/portable/sparse_attention/launch.h"
 #include "kernels/cuda/portable/top_k/launch.h"
+#include "kernels/cuda/sm90/bf16_matmul/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_matmul/launch.h"
@@ -53,6 +54,10 @@ constexpr NamedLaunch kLaunchers[] = {
     {"grouped_matmul.bf16.bf16.sm_80.tensor_core", &launch_portable_grouped_bf16_bf16},
     {"grouped_matmul.f16.bf16.sm_80.tensor_core", &launch_portable_grouped_f16_bf16},
     {"grouped_matmul.f32.f32.sm_80.simt", &launch_portable_grouped_f32_f32},
+    {"matmul.bf16.bf16.sm_90.tensor_core.batch", &launch_bf16_matmul_sm90},
+    {"matmul.bf16.bf16.sm_90.tensor_core.prefill", &launch_bf16_matmul_sm90},
+    {"matmul.bf16.f32.sm_90.tensor_core.batch", &launch_bf16_matmul_f32_sm90},
+    {"matmul.bf16.f32.sm_90.tensor_core.prefill", &launch_bf16_matmul_f32_sm90},
     {"rms_norm.sm_90.simt", &launch_rms_norm},
     {"rope.sm_90.simt", &launch_rope},
     {"hyper_pre.sm_90.simt", &launch_hyper_pre},

@@ -1,12 +1,14 @@
 // The dense FP8 product of sm_90a for many tokens, from 17 to a prefill chunk, over the weights of
 // the product for few (kernels/fp8_panel64.h). Design: spec "kernels" 7.2 and 7.3.
 //
-// Weights are the M operand, tokens the N operand. A cluster of two blocks owns a tile of 256 rows
-// by kColumns tokens, each block 128 rows, each of its two warpgroups one panel of 64. Stages of
-// 128 k flow through a ring: two tiles of weights of this block, and the tokens' codes and scales,
-// of which each block of the cluster fetches half for both. Both operands are multiplied straight
-// from shared memory in core-matrix order. Every 128 k are promoted to f32 with the scales of panel
-// and token; while one warpgroup does that, or stores its results, the other one multiplies.
+// Weights are the M operand, tokens the N operand. A block multiplies 2 kPanels panels of 64 rows
+// with kColumns tokens, half of the panels in each of two warpgroups. Stages of 128 k flow through
+// a ring: tiles of weights, and the tokens' block of codes and scales. Two blocks of a cluster
+// share one of these, of which each fetches half for both: the tokens where a warpgroup has one
+// panel, the weights where it has two, which needs more registers and halves what is fetched per
+// product. Both operands are multiplied straight from shared memory in core-matrix order. Every 128
+// k are promoted to f32 with the scales of panel and token; while one warpgroup does that, or
+// stores its results, the other one multiplies.
 //
 // Weights depend on nothing, so the ring fills with them before the predecessors end. The order of
 // every sum depends on the shape only.
@@ -17,6 +19,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
@@ -26,14 +29,14 @@ namespace nibble::kernels::cuda {
 inline constexpr int kBulkTileBytes = 64 * 128;  // of weights: a panel by 128 k
 inline constexpr int kBulkWarpgroups = 2;
 inline constexpr int kBulkConsumers = kBulkWarpgroups * 128;
+inline constexpr int kBulkCluster = 2;
+inline constexpr int kBulkMaxStages = 16;
+inline constexpr int kBulkBarriers = 2 * kBulkMaxStages;
 // Threads of a block, where `blocks` fit on a multiprocessor. The producer is a warp; where one
 // block fits, it is the first of a warpgroup, which gives its registers to the consumers.
 __host__ __device__ constexpr int bulk_threads(int blocks) {
   return kBulkConsumers + (blocks == 1 ? 128 : 32);
 }
-inline constexpr int kBulkCluster = 2;
-inline constexpr int kBulkPanels = kBulkCluster * kBulkWarpgroups;  // of a cluster's tile
-inline constexpr int kBulkMaxStages = 16;
 
 // DeviceMatMulArgs as the kernel takes them.
 struct Fp8BulkParams {
@@ -49,77 +52,79 @@ struct Fp8BulkParams {
   int ring_stages;
 };
 
-// A stage: tiles of weights, then the tokens' block. Where there are fewer tokens than columns, the
-// core matrices of a chunk overlap with what follows.
-template <int kColumns>
-struct Fp8BulkStage {
-  static constexpr int kTokens = kBulkWarpgroups * kBulkTileBytes;  // offset
-  static constexpr int kBytes = kTokens + (kColumns * 132 + 127) / 128 * 128;
+// kPanels: of a warpgroup.
+template <int kColumns, int kPanels>
+struct Fp8BulkShape {
+  static constexpr bool kSharesWeights = kPanels > 1;
+  static constexpr int kTiles = kBulkWarpgroups * kPanels;  // of weights in a stage
+  // What a cluster takes at a time.
+  static constexpr int kRangePanels = kSharesWeights ? kTiles : kTiles * kBulkCluster;
+  static constexpr int kRangeTokens = kSharesWeights ? kColumns * kBulkCluster : kColumns;
+  // A stage: tiles of weights, then the tokens' block. Where there are fewer tokens than columns,
+  // the core matrices of a chunk overlap with what follows.
+  static constexpr int kTokens = kTiles * kBulkTileBytes;  // offset
+  static constexpr int kStageBytes = kTokens + (kColumns * 132 + 127) / 128 * 128;
 };
 
-// A tile of results and a part of k. Clusters take items in turns; within a band of tokens items of
-// one range of rows follow each other, so that what runs at a time shares rows and tokens.
-struct Fp8BulkItem {
-  int rows;    // which range of 256 rows
-  int tokens;  // which range of kColumns tokens
-  int split;
-};
-__device__ __forceinline__ Fp8BulkItem fp8_bulk_item(int item, int row_tiles, int token_tiles) {
-  constexpr int kBand = 16;
-  const int per_split = row_tiles * token_tiles;
-  const int split = item / per_split;
-  const int in_split = item - split * per_split;
-  const int band = in_split / (row_tiles * kBand);
-  const int in_band = in_split - band * row_tiles * kBand;
-  const int width = min(kBand, token_tiles - band * kBand);
-  const int rows = in_band / width;
-  return {rows, band * kBand + in_band - rows * width, split};
-}
-
-// The tokens of an item and the bytes of their block, codes and scales of 128 k.
-template <int kColumns>
-__device__ __forceinline__ int fp8_bulk_tokens(const Fp8BulkParams& params,
-                                               const Fp8BulkItem& item) {
-  return min(kColumns, params.m - item.tokens * kColumns);
-}
-__device__ __forceinline__ int fp8_bulk_block_bytes(int tokens) {
-  return tokens * 128 + (tokens * 4 + 15) / 16 * 16;
-}
-
-// The items of a cluster.
-template <int kColumns>
+// The items of a cluster, taken in turns by all clusters.
+template <class Shape, int kColumns>
 struct Fp8BulkWork {
-  int row_tiles, token_tiles, item_tiles, num_items, first, step;
+  PanelRanges ranges;
+  int row_ranges, token_ranges, item_tiles, num_items, first, step, rank, m;
 
   __device__ __forceinline__ explicit Fp8BulkWork(const Fp8BulkParams& params)
-      : row_tiles((params.panels + kBulkPanels - 1) / kBulkPanels),
-        token_tiles((params.m + kColumns - 1) / kColumns),
+      : ranges(params.panels_per_group, Shape::kRangePanels),
+        row_ranges(params.panels / params.panels_per_group * ranges.per_group),
+        token_ranges((params.m + Shape::kRangeTokens - 1) / Shape::kRangeTokens),
         item_tiles(params.tiles / params.splits),
-        num_items(row_tiles * token_tiles * params.splits),
+        num_items(row_ranges * token_ranges * params.splits),
         first(static_cast<int>(blockIdx.x) / kBulkCluster),
-        step(static_cast<int>(gridDim.x) / kBulkCluster) {}
+        step(static_cast<int>(gridDim.x) / kBulkCluster),
+        rank(static_cast<int>(cluster_rank())),
+        m(params.m) {}
 
   __device__ __forceinline__ int own_items() const {
     return first < num_items ? (num_items - first + step - 1) / step : 0;
   }
-  __device__ __forceinline__ Fp8BulkItem item(int index) const {
-    return fp8_bulk_item(first + index * step, row_tiles, token_tiles);
+  __device__ __forceinline__ ProductTile item(int index) const {
+    return product_tile(first + index * step, row_ranges, token_ranges);
+  }
+  // Which panel of a cluster's range the `tile`th of this block is.
+  __device__ __forceinline__ int panel_in_range(int tile) const {
+    return Shape::kSharesWeights ? tile : rank * Shape::kTiles + tile;
+  }
+  // This block's slice of kColumns tokens. Where the cluster's second slice lies beyond the tokens,
+  // its block repeats the first and stores nothing.
+  __device__ __forceinline__ bool has_tokens(const ProductTile& item) const {
+    return !Shape::kSharesWeights || (item.tokens * kBulkCluster + rank) * kColumns < m;
+  }
+  __device__ __forceinline__ int slice(const ProductTile& item) const {
+    if (!Shape::kSharesWeights) return item.tokens;
+    return item.tokens * kBulkCluster + (has_tokens(item) ? rank : 0);
+  }
+  __device__ __forceinline__ int num_tokens(const ProductTile& item) const {
+    return min(kColumns, m - slice(item) * kColumns);
   }
 };
 
-// What one lane of the producer copies for each stage: a tile of weights, or this block's half of
-// the tokens' block.
-template <int kColumns>
+__device__ __forceinline__ int fp8_bulk_block_bytes(int tokens) {
+  return tokens * 128 + (tokens * 4 + 15) / 16 * 16;
+}
+
+// What one lane of the producer copies for each stage: tiles of weights that this block fetches,
+// and the tokens' block, or this block's half of it.
+template <class Shape, int kColumns>
 class Fp8BulkSource {
  public:
-  static constexpr int kLanes = kBulkWarpgroups + 1;
+  static constexpr int kWeightLanes = Shape::kTiles / (Shape::kSharesWeights ? kBulkCluster : 1);
+  static constexpr int kLanes = kWeightLanes + 1;
 
   __device__ __forceinline__ Fp8BulkSource(const Fp8BulkParams& params, int lane)
       : params_(params), work_(params), lane_(lane) {
     if (work_.own_items() > 0) start_item();
   }
 
-  __device__ const __forceinline__ uint8_t* source() const { return source_; }
+  const __device__ __forceinline__ uint8_t* source() const { return source_; }
   __device__ __forceinline__ int num_bytes() const { return num_bytes_; }
   // Where it goes in a stage.
   __device__ __forceinline__ int offset() const { return offset_; }
@@ -133,38 +138,38 @@ class Fp8BulkSource {
 
  private:
   __device__ __forceinline__ void start_item() {
-    const Fp8BulkItem item = work_.item(index_);
-    const int rank = static_cast<int>(cluster_rank());
+    const ProductTile item = work_.item(index_);
     const int first_tile = item.split * work_.item_tiles;
-    const int first_panel = item.rows * kBulkPanels;
-    const int block_bytes = fp8_bulk_block_bytes(fp8_bulk_tokens<kColumns>(params_, item));
+    const int block_bytes = fp8_bulk_block_bytes(work_.num_tokens(item));
     tile_ = 0;
-    stage_bytes_ = kBulkWarpgroups * kBulkTileBytes + block_bytes;
-    if (lane_ < kBulkWarpgroups) {
-      // Rows beyond the last panel are those of the last one; their sums are not stored.
-      const int panel = min(first_panel + rank * kBulkWarpgroups + lane_, params_.panels - 1);
+    stage_bytes_ = Shape::kTiles * kBulkTileBytes + block_bytes;
+    if (lane_ < kWeightLanes) {
+      const int tile = Shape::kSharesWeights ? work_.rank * kWeightLanes + lane_ : lane_;
+      const int panel = work_.ranges.panel(item.rows, work_.panel_in_range(tile));
       source_ = params_.weights +
                 (static_cast<size_t>(panel) * params_.tiles + first_tile) * kBulkTileBytes;
       step_ = num_bytes_ = kBulkTileBytes;
-      offset_ = lane_ * kBulkTileBytes;
+      offset_ = tile * kBulkTileBytes;
       return;
     }
-    const int group = first_panel / params_.panels_per_group;
+    const int group = work_.ranges.group(item.rows);
     const int groups = params_.panels / params_.panels_per_group;
-    const int first_half = block_bytes / 32 * 16;
-    // Slices of kColumns tokens, each of all groups' blocks; one slice where kColumns is less.
-    source_ =
-        params_.x +
-        static_cast<size_t>(item.tokens) * groups * params_.tiles * fp8_bulk_block_bytes(kColumns) +
-        static_cast<size_t>(group * params_.tiles + first_tile) * block_bytes +
-        (rank == 0 ? 0 : first_half);
+    const int half = block_bytes / 32 * 16;
+    const int begin = Shape::kSharesWeights || work_.rank == 0 ? 0 : half;
+    const int end = Shape::kSharesWeights || work_.rank == 1 ? block_bytes : half;
+    // Slices of kColumns tokens, each of all groups' blocks; one slice where kColumns is less than
+    // the slices of ActivationForms::fp8_blocks.
+    source_ = params_.x +
+              static_cast<size_t>(work_.slice(item)) * groups * params_.tiles *
+                  fp8_bulk_block_bytes(kColumns) +
+              static_cast<size_t>(group * params_.tiles + first_tile) * block_bytes + begin;
     step_ = block_bytes;
-    num_bytes_ = rank == 0 ? first_half : block_bytes - first_half;
-    offset_ = Fp8BulkStage<kColumns>::kTokens + (rank == 0 ? 0 : first_half);
+    num_bytes_ = end - begin;
+    offset_ = Shape::kTokens + begin;
   }
 
   const Fp8BulkParams& params_;
-  const Fp8BulkWork<kColumns> work_;
+  const Fp8BulkWork<Shape, kColumns> work_;
   const int lane_;
   int index_ = 0;
   int tile_ = 0;
@@ -176,51 +181,48 @@ class Fp8BulkSource {
 };
 
 // Feeds the ring. Fp8BulkSource::kLanes lanes of a warp.
-template <int kColumns>
+template <class Shape, int kColumns>
 __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& params,
                                                         uint32_t ring,
                                                         uint32_t full,
                                                         uint32_t empty) {
-  constexpr int kStageBytes = Fp8BulkStage<kColumns>::kBytes;
+  using Source = Fp8BulkSource<Shape, kColumns>;
   constexpr uint16_t kAll = (1U << kBulkCluster) - 1;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const Fp8BulkWork<kColumns> work(params);
-  const bool is_weight = lane < kBulkWarpgroups;
-  const uint64_t policy = work.token_tiles > 1 ? evict_normal_policy()
-                          : is_weight          ? evict_first_policy()
-                                               : evict_last_policy();
+  const Fp8BulkWork<Shape, kColumns> work(params);
+  const bool is_weight = lane < Source::kWeightLanes;
+  const bool is_shared = is_weight == Shape::kSharesWeights;
+  const uint64_t policy = work.token_ranges > 1 ? evict_normal_policy()
+                          : is_weight           ? evict_first_policy()
+                                                : evict_last_policy();
   const int num_stages = work.own_items() * work.item_tiles;
   const int ahead = min(num_stages, params.ring_stages);
-  const auto copy_weights = [&](int slot, const Fp8BulkSource<kColumns>& source) {
-    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    if (!is_weight) return;
-    bulk_copy_to_shared(ring + slot * kStageBytes + source.offset(),
-                        source.source(),
-                        kBulkTileBytes,
-                        full + 8 * slot,
-                        policy);
-  };
-  const auto copy_tokens = [&](int slot, const Fp8BulkSource<kColumns>& source) {
-    if (is_weight) return;
-    bulk_copy_to_blocks(ring + slot * kStageBytes + source.offset(),
-                        source.source(),
-                        source.num_bytes(),
-                        full + 8 * slot,
-                        kAll,
-                        policy);
+  const auto copy = [&](int slot, const Source& source) {
+    const uint32_t target = ring + slot * Shape::kStageBytes + source.offset();
+    const uint32_t barrier = full + 8 * slot;
+    if (is_shared) {
+      bulk_copy_to_blocks(target, source.source(), source.num_bytes(), barrier, kAll, policy);
+    } else {
+      bulk_copy_to_shared(target, source.source(), source.num_bytes(), barrier, policy);
+    }
   };
 
-  Fp8BulkSource<kColumns> source(params, lane);
-  for (int slot = 0; slot < ahead; ++slot, source.next()) copy_weights(slot, source);
+  Source source(params, lane);
+  for (int slot = 0; slot < ahead; ++slot, source.next()) {
+    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
+    if (is_weight) copy(slot, source);
+  }
   wait_for_predecessors();
-  Fp8BulkSource<kColumns> first(params, lane);
-  for (int slot = 0; slot < ahead; ++slot, first.next()) copy_tokens(slot, first);
+  if (!is_weight) {
+    Source first(params, lane);
+    for (int slot = 0; slot < ahead; ++slot, first.next()) copy(slot, first);
+  }
   int slot = 0;
   uint32_t parity = 0;
   for (int stage = ahead; stage < num_stages; ++stage, source.next()) {
     barrier_wait(empty + 8 * slot, parity);
-    copy_weights(slot, source);
-    copy_tokens(slot, source);
+    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
+    copy(slot, source);
     if (++slot == params.ring_stages) {
       slot = 0;
       parity ^= 1;
@@ -232,12 +234,12 @@ __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& par
 template <int kColumns>
 __device__ __forceinline__ void store_fp8_bulk_sums(const Fp8BulkParams& params,
                                                     const float (&sum)[kColumns / 2],
-                                                    const Fp8BulkItem& item,
+                                                    int split,
+                                                    int first_token,
                                                     int row) {
-  const int t = static_cast<int>(threadIdx.x % 4);
   const int64_t n = static_cast<int64_t>(params.panels) * 64;
-  const int token = item.tokens * kColumns + 2 * t;
-  float* y = params.y + (static_cast<int64_t>(item.split) * params.m + token) * n + row;
+  const int token = first_token + 2 * static_cast<int>(threadIdx.x % 4);
+  float* y = params.y + (static_cast<int64_t>(split) * params.m + token) * n + row;
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j, y += 8 * n) {
     if (token + 8 * j < params.m) {
@@ -251,25 +253,121 @@ __device__ __forceinline__ void store_fp8_bulk_sums(const Fp8BulkParams& params,
   }
 }
 
-// Adds 8 columns, those from 8 j on, to `acc`.   scale: of this thread's two tokens of them
+// Adds a stage's products to `acc`.   scales: of this thread's first two tokens
 template <int kCount>
-__device__ __forceinline__ void promote(
-    float (&acc)[kCount], const float (&d)[kCount], int j, float2 scale, float weight_scale) {
-  const float first = scale.x * weight_scale, second = scale.y * weight_scale;
-  acc[4 * j + 0] = fmaf(first, d[4 * j + 0], acc[4 * j + 0]);
-  acc[4 * j + 1] = fmaf(second, d[4 * j + 1], acc[4 * j + 1]);
-  acc[4 * j + 2] = fmaf(first, d[4 * j + 2], acc[4 * j + 2]);
-  acc[4 * j + 3] = fmaf(second, d[4 * j + 3], acc[4 * j + 3]);
+__device__ __forceinline__ void promote(float (&acc)[kCount],
+                                        const float (&d)[kCount],
+                                        const float2* scales,
+                                        float weight_scale) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    // Columns beyond the tokens take whatever lies there; nobody reads their sums.
+    const float2 scale = scales[4 * j];
+    const float first = scale.x * weight_scale, second = scale.y * weight_scale;
+    acc[4 * j + 0] = fmaf(first, d[4 * j + 0], acc[4 * j + 0]);
+    acc[4 * j + 1] = fmaf(second, d[4 * j + 1], acc[4 * j + 1]);
+    acc[4 * j + 2] = fmaf(first, d[4 * j + 2], acc[4 * j + 2]);
+    acc[4 * j + 3] = fmaf(second, d[4 * j + 3], acc[4 * j + 3]);
+  }
 }
 
-// kBlocks: that fit on a multiprocessor.
-template <int kColumns, int kBlocks>
+// Multiplies what the ring brings. One warpgroup.
+template <class Shape, int kColumns, int kPanels>
+__device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& params,
+                                                        const uint8_t* memory,
+                                                        uint32_t ring,
+                                                        uint32_t full,
+                                                        uint32_t empty) {
+  constexpr uint64_t kWeightStep = 2 * 1024 / 16;  // descriptor distance of 32 k
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const Fp8BulkWork<Shape, kColumns> work(params);
+  const int first_tile = warp / 4 * kPanels;  // of this warpgroup in a stage
+  const uint64_t weights = core_matrix_descriptor(ring + first_tile * kBulkTileBytes, 1024, 128);
+  const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % kBulkCluster);
+  // The weight scales of 32 tiles along k of an item, one per lane.
+  const auto read_weight_scales = [&](const ProductTile& item, int panel_index, int first) {
+    const int panel = work.ranges.panel(item.rows, work.panel_in_range(first_tile + panel_index));
+    const int tile = first + lane;
+    return tile < work.item_tiles
+               ? __ldg(params.weight_scales + static_cast<size_t>(panel) * params.tiles +
+                       item.split * work.item_tiles + tile)
+               : 0.0f;
+  };
+  const int own_items = work.own_items();
+  float next_scales[kPanels] = {};
+  if (own_items > 0) {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) next_scales[p] = read_weight_scales(work.item(0), p, 0);
+  }
+  int slot = 0;
+  uint32_t parity = 0;
+  for (int index = 0; index < own_items; ++index) {
+    const ProductTile item = work.item(index);
+    const int num_tokens = work.num_tokens(item);
+    const uint64_t tokens = core_matrix_descriptor(ring + Shape::kTokens, num_tokens * 16, 128);
+    const auto token_step = static_cast<uint32_t>(2 * num_tokens);
+    float weight_scales[kPanels];
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      weight_scales[p] = next_scales[p];
+      if (index + 1 < own_items) next_scales[p] = read_weight_scales(work.item(index + 1), p, 0);
+    }
+    float acc[kPanels][kColumns / 2] = {};
+    for (int tile = 0; tile < work.item_tiles; ++tile) {
+      if (tile % 32 == 0 && tile > 0) {
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) weight_scales[p] = read_weight_scales(item, p, tile);
+      }
+      barrier_wait(full + 8 * slot, parity);
+      const auto stage = static_cast<uint32_t>(slot * (Shape::kStageBytes / 16));
+      const auto* const scales =
+          reinterpret_cast<const float2*>(memory + slot * Shape::kStageBytes + Shape::kTokens +
+                                          num_tokens * 128) +
+          lane % 4;
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        const uint64_t a = weights + stage + p * (kBulkTileBytes / 16), b = tokens + stage;
+        float d[kColumns / 2];
+        wgmma_fence();
+        wgmma_e4m3_first(d, a, b);
+        wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
+        wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
+        wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
+        wgmma_commit();
+        const float weight_scale = __shfl_sync(~0U, weight_scales[p], tile % 32);
+        wgmma_wait<0>();
+        hold(d);
+        promote(acc[p], d, scales, weight_scale);
+      }
+      __syncwarp();
+      if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
+      if (++slot == params.ring_stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    if (!work.has_tokens(item)) continue;
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      const int in_range = work.panel_in_range(first_tile + p);
+      if (!work.ranges.has(item.rows, in_range)) continue;
+      store_fp8_bulk_sums<kColumns>(
+          params,
+          acc[p],
+          item.split,
+          work.slice(item) * kColumns,
+          work.ranges.panel(item.rows, in_range) * 64 + warp % 4 * 16 + lane / 4);
+    }
+  }
+}
+
+// kPanels: of a warpgroup. kBlocks: that fit on a multiprocessor.
+template <int kColumns, int kPanels, int kBlocks>
 __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
     fp8_bulk_matmul(const Fp8BulkParams params) {
-  using Stage = Fp8BulkStage<kColumns>;
-  constexpr uint64_t kWeightStep = 2 * 1024 / 16;  // descriptor distance of 32 k
+  using Shape = Fp8BulkShape<kColumns, kPanels>;
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t barriers[2 * kBulkMaxStages];
+  __shared__ __align__(8) uint64_t barriers[kBulkBarriers];
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   uint32_t full = shared_address(barriers), empty = full + 8 * kBulkMaxStages;
   uint32_t ring = shared_address(memory);
@@ -288,86 +386,13 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
   cluster_wait();
 
   if (warp >= kBulkConsumers / 32) {
-    if constexpr (kBlocks == 1) give_registers_until<40>();
-    if (warp == kBulkConsumers / 32 && lane < Fp8BulkSource<kColumns>::kLanes) {
-      produce_fp8_bulk_stages<kColumns>(params, ring, full, empty);
+    if constexpr (kBlocks == 1) give_registers_until<kPanels == 1 ? 56 : 40>();
+    if (warp == kBulkConsumers / 32 && lane < Fp8BulkSource<Shape, kColumns>::kLanes) {
+      produce_fp8_bulk_stages<Shape, kColumns>(params, ring, full, empty);
     }
   } else {
-    if constexpr (kBlocks == 1) take_registers_until<232>();
-    const Fp8BulkWork<kColumns> work(params);
-    const int group = warp / 4;
-    const int own_panel = static_cast<int>(cluster_rank()) * kBulkWarpgroups + group;
-    const uint64_t weights = core_matrix_descriptor(ring + group * kBulkTileBytes, 1024, 128);
-    const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % kBulkCluster);
-    // The weight scales of 32 tiles of an item, one per lane.
-    const auto read_weight_scales = [&](const Fp8BulkItem& item, int first) {
-      const int panel = min(item.rows * kBulkPanels + own_panel, params.panels - 1);
-      const int tile = first + lane;
-      return tile < work.item_tiles
-                 ? __ldg(params.weight_scales + static_cast<size_t>(panel) * params.tiles +
-                         item.split * work.item_tiles + tile)
-                 : 0.0f;
-    };
-    const int own_items = work.own_items();
-    float next_scales = own_items > 0 ? read_weight_scales(work.item(0), 0) : 0.0f;
-    int slot = 0;
-    uint32_t parity = 0;
-    for (int index = 0; index < own_items; ++index) {
-      const Fp8BulkItem item = work.item(index);
-      float weight_scales = next_scales;
-      if (index + 1 < own_items) next_scales = read_weight_scales(work.item(index + 1), 0);
-      const int num_tokens = fp8_bulk_tokens<kColumns>(params, item);
-      const uint64_t tokens = core_matrix_descriptor(ring + Stage::kTokens, num_tokens * 16, 128);
-      const auto token_step = static_cast<uint32_t>(2 * num_tokens);
-      float acc[kColumns / 2] = {};
-      for (int tile = 0; tile < work.item_tiles; ++tile) {
-        if (tile % 32 == 0 && tile > 0) weight_scales = read_weight_scales(item, tile);
-        const float weight_scale = __shfl_sync(~0U, weight_scales, tile % 32);
-        barrier_wait(full + 8 * slot, parity);
-        const auto stage = static_cast<uint32_t>(slot * (Stage::kBytes / 16));
-        const uint64_t a = weights + stage, b = tokens + stage;
-        float d[kColumns / 2];
-        wgmma_fence();
-        wgmma_e4m3_first(d, a, b);
-        wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
-        wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
-        wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
-        wgmma_commit();
-        // Columns beyond the tokens take whatever lies there; nobody reads their sums.
-        const auto* const scales =
-            reinterpret_cast<const float2*>(memory + slot * Stage::kBytes + Stage::kTokens +
-                                            num_tokens * 128) +
-            lane % 4;
-        const auto release = [&] {
-          __syncwarp();
-          if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
-        };
-        if constexpr (kBlocks == 1) {
-          float2 scale[kColumns / 8];
-#pragma unroll
-          for (int j = 0; j < kColumns / 8; ++j) scale[j] = scales[4 * j];
-          wgmma_wait<0>();
-          hold(d);
-          release();
-#pragma unroll
-          for (int j = 0; j < kColumns / 8; ++j) promote(acc, d, j, scale[j], weight_scale);
-        } else {
-          wgmma_wait<0>();
-          hold(d);
-#pragma unroll
-          for (int j = 0; j < kColumns / 8; ++j) promote(acc, d, j, scales[4 * j], weight_scale);
-          release();
-        }
-        if (++slot == params.ring_stages) {
-          slot = 0;
-          parity ^= 1;
-        }
-      }
-      const int panel = item.rows * kBulkPanels + own_panel;
-      if (panel < params.panels) {
-        store_fp8_bulk_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
-      }
-    }
+    if constexpr (kBlocks == 1) take_registers_until<kPanels == 1 ? 224 : 232>();
+    consume_fp8_bulk_stages<Shape, kColumns, kPanels>(params, memory, ring, full, empty);
   }
   // The other block still writes to this one's memory and barriers.
   __syncwarp();

@@ -12,13 +12,13 @@ static_assert(kBulkTileBytes == kernels::kFp8TileBytes);
 
 // Of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block and the barriers.
 template <int kBlocks>
-constexpr int32_t kRingBytes = (228 << 10) / kBlocks - (1 << 10) - 2 * kBulkMaxStages * 8;
+constexpr int32_t kRingBytes = (228 << 10) / kBlocks - (1 << 10) - kBulkBarriers * 8;
 
-template <int kColumns, int kBlocks>
+template <int kColumns, int kPanels, int kBlocks>
 Result<void> launch(Fp8BulkParams params, const DeviceMatMulArgs& args, device::Stream& stream) {
-  constexpr int32_t kStage = Fp8BulkStage<kColumns>::kBytes;
+  constexpr int32_t kStage = Fp8BulkShape<kColumns, kPanels>::kStageBytes;
   params.ring_stages = std::min(kRingBytes<kBlocks> / kStage, kBulkMaxStages);
-  return launch_kernel(&fp8_bulk_matmul<kColumns, kBlocks>,
+  return launch_kernel(&fp8_bulk_matmul<kColumns, kPanels, kBlocks>,
                        {.grid = static_cast<uint32_t>(args.num_units) / kBulkCluster * kBulkCluster,
                         .block = bulk_threads(kBlocks),
                         .shared_bytes = params.ring_stages * kStage,
@@ -35,9 +35,7 @@ Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::S
   DCHECK(weight.layout == PackedLayout::kFp8Panel64);
   DCHECK(args.m >= 1 && args.y != nullptr) << args.m;
   DCHECK(weight.k % (kFp8TileK * args.splits) == 0) << weight.k;
-  DCHECK(weight.n % kFp8PanelRows == 0) << weight.n;
-  DCHECK(args.groups == 1 || weight.n % (kBulkPanels * kFp8PanelRows * args.groups) == 0)
-      << weight.n;
+  DCHECK(weight.n % (kFp8PanelRows * args.groups) == 0) << weight.n;
   const auto panels = static_cast<int>(weight.n / kFp8PanelRows);
   const Fp8BulkParams params{.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks),
                              .m = args.m,
@@ -49,9 +47,10 @@ Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::S
                              .splits = args.splits,
                              .y = args.y,
                              .ring_stages = 0};
-  if (args.m <= 32) return launch<32, 2>(params, args, stream);
-  if (args.m <= 64) return launch<64, 2>(params, args, stream);
-  return launch<128, 1>(params, args, stream);
+  if (args.m <= 32) return launch<32, 1, 2>(params, args, stream);
+  if (args.m <= 64) return launch<64, 1, 2>(params, args, stream);
+  if (args.m <= 256) return launch<128, 1, 1>(params, args, stream);
+  return launch<128, 2, 1>(params, args, stream);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -7,8 +7,7 @@
 
 namespace nibble::kernels::cuda {
 
-// Limits: n a multiple of 64, with groups n / groups of 256; k / splits a multiple of 128. Results
-// are f32 sums.
+// Limits: n / groups a multiple of 64, k / splits of 128. Results are f32 sums.
 Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda
