@@ -74,7 +74,7 @@ std::string keys_text(const engine::Plan& plan) {
   for (const engine::PlannedOp& op : plan.ops) {
     if (op.kernel == nullptr) continue;
     if (op.name != "sparse_attention" && op.name != "indexer_score") continue;
-    text += fmt::format("keys      read by {}\n", op.kernel->name);
+    text += fmt::format("keys      read by {}\n", kernels::marked_name(*op.kernel));
   }
   return text;
 }
@@ -96,7 +96,7 @@ Result<std::string> explanation(const PlanTarget& target,
   for (const engine::PlannedModule& planned : plan.modules) {
     if (planned.module_class != explained.role || planned.format != explained.format) continue;
     text += fmt::format("kernel    {}\nwhy       {}\n",
-                        planned.kernel == nullptr ? "none" : planned.kernel->name,
+                        planned.kernel == nullptr ? "none" : kernels::marked_name(*planned.kernel),
                         planned.why);
     for (const kernels::Refusal& refusal : planned.refused) {
       text += fmt::format("refused   {}: {}\n", refusal.kernel, refusal.reason);

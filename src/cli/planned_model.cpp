@@ -10,6 +10,7 @@
 #include "checkpoint/model_description.h"
 #include "cli/console.h"
 #include "engine/plan_render.h"
+#include "tools/measure/roofs.h"
 
 namespace nibble::cli {
 namespace {
@@ -46,11 +47,18 @@ quant::ReadTensorBytes reader_of(const checkpoint::Checkpoint& checkpoint,
   };
 }
 
+// Of a CPU, and only for plans that say what --kernel costs: measuring takes a tenth of a second.
+double read_rate_of(const device::DeviceInfo& device, const ModelFlags& flags) {
+  if (flags.kernel.empty() || device.kind == device::DeviceKind::kCuda) return 0;
+  const auto host = device::make_host_device({.num_threads = flags.threads, .isa = flags.isa});
+  return host.ok() ? tools::host_read_rate(**host) : 0;
+}
+
 engine::PlanOptions options_of(const device::DeviceInfo& device,
                                const ModelFlags& flags,
                                const ModelWork& work) {
   engine::PlanOptions options = plan_options(flags.checks, flags.kernel, flags.kv_dtype);
-  options.device = engine::local_sheet(device, 0);
+  options.device = engine::local_sheet(device, read_rate_of(device, flags));
   options.context = work.context > 0 ? work.context : engine::kLongestContext;
   options.concurrency = work.concurrency;
   options.pass_tokens = work.pass_tokens;

@@ -13,6 +13,7 @@
 #include "cli/peer_flags.h"
 #include "cli/session.h"
 #include "cli/version.h"
+#include "kernels/registry.h"
 #include "server/server.h"
 
 namespace nibble::cli {
@@ -31,7 +32,7 @@ std::vector<server::KernelSelection> kernel_selections(
     const auto& refused = module.route.refused;
     selections.push_back(
         {.layer_class = module.module,
-         .kernel = std::string(module.route.kernel->name),
+         .kernel = kernels::marked_name(*module.route.kernel),
          .reason = refused.empty()
                        ? "first choice"
                        : fmt::format("{}: {}", refused.front().kernel, refused.front().reason)});

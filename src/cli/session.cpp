@@ -12,6 +12,7 @@
 #include "cli/spot_check.h"
 #include "comm/communicator.h"
 #include "engine/model_runner.h"
+#include "kernels/registry.h"
 #include "models/deepseek_v4/row_check.h"
 #include "tools/synth/synth.h"
 
@@ -250,13 +251,13 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags,
 
 std::string kernel_line(const std::vector<models::RoutedModule>& modules) {
   struct Use {
-    std::string_view kernel;
+    std::string kernel;
     int64_t num_weights = 0;
     int32_t num_modules = 0;
   };
   std::vector<Use> uses;
   for (const models::RoutedModule& module : modules) {
-    const std::string_view name = module.route.kernel->name;
+    const std::string name = kernels::marked_name(*module.route.kernel);
     auto it =
         std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.kernel == name; });
     if (it == uses.end()) it = uses.insert(uses.end(), {.kernel = name});

@@ -91,12 +91,12 @@ TEST(Session, AllocatesWhatItsPlanCounts) {
 
 TEST(Session, SumsUpKernelsByWeight) {
   const kernels::KernelInfo small{.name = "small"};
-  const kernels::KernelInfo large{.name = "large"};
+  const kernels::KernelInfo large{.name = "large", .verified = "a device"};
   std::vector<models::RoutedModule> modules(3);
   modules[0] = {.module = "a", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
   modules[1] = {.module = "b", .n = 100, .k = 10, .route = {.kernel = &large, .refused = {}}};
   modules[2] = {.module = "c", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
-  EXPECT_EQ(kernel_line(modules), "kernels: large, small (x 2)");
+  EXPECT_EQ(kernel_line(modules), "kernels: large, small (not run on hardware) (x 2)");
 }
 
 TEST(Session, ReportsSpeed) {

@@ -239,6 +239,17 @@ std::vector<std::string> classes_with(const Plan& plan, const Wanted& wanted) {
   return names;
 }
 
+template <class Wanted>
+const kernels::KernelInfo* first_with(const Plan& plan, const Wanted& wanted) {
+  for (const PlannedModule& module : plan.modules) {
+    if (module.kernel != nullptr && wanted(*module.kernel)) return module.kernel;
+  }
+  for (const PlannedOp& op : plan.ops) {
+    if (op.kernel != nullptr && wanted(*op.kernel)) return op.kernel;
+  }
+  return nullptr;
+}
+
 // The last record that refused in favour of the reference: the one that asks least.
 std::string refusal_before_reference(const Plan& plan) {
   const auto text = [](const std::vector<kernels::Refusal>& refused) {
@@ -285,8 +296,11 @@ std::string why_not_runnable(const Plan& plan, bool has_architecture) {
   };
   const std::vector<std::string> classes = classes_with(plan, missing);
   if (!classes.empty()) {
-    return fmt::format("its kernels for {} are not in it (planned or of another build)",
-                       plan.options.device.name);
+    return fmt::format(
+        "its kernels for {} are not in it (planned or of another build): {} has no launcher for {}",
+        plan.options.device.name,
+        first_with(plan, missing)->name,
+        classes.front());
   }
   if (plan.options.tp > 1 || plan.options.ep > 1) return "this version runs on one device";
   return "";

@@ -76,6 +76,7 @@ struct PlannedModule {
   std::string why;
   std::vector<kernels::Refusal> refused;  // records before it of this kind of device, and why not
   std::vector<kernels::Refusal> better;   // of these, what this very device could have run
+  const kernels::KernelInfo* unforced = nullptr;  // what only_kernel keeps it from; else none
 };
 
 struct PlannedOp {
@@ -141,7 +142,9 @@ struct PlanBatch {
 
 struct PlanPerformance {
   std::vector<PlanBatch> batches;
-  double low_share = 0;  // expected tokens per second, as shares of the bound
+  int32_t num_experts = 0;  // routed, of a layer
+  int32_t choices = 0;      // of a token
+  double low_share = 0;     // expected tokens per second, as shares of the bound
   double high_share = 0;
   std::string assumption;
 };
@@ -172,6 +175,22 @@ struct Plan {
 Plan make_plan(const checkpoint::ModelDescription& description,
                const quant::ReadTensorBytes& read,
                const PlanOptions& options);
+
+// What PlanOptions::only_kernel costs: a decode step of `batch` sequences, estimated from bytes at
+// the read rate and, for units without matrix products, from their instructions.
+struct ForcedModule {
+  const PlannedModule* module = nullptr;
+  double us = 0;           // of a step
+  double unforced_us = 0;  // on the kernel that routing takes otherwise
+  double share = 0;        // of the read rate
+};
+struct ForcedCost {
+  int32_t batch = 0;
+  std::vector<ForcedModule> modules;  // those with another kernel
+  double step_us = 0;                 // of all weights
+  double unforced_step_us = 0;
+};
+ForcedCost forced_cost(const Plan& plan);
 
 // The decoding state that `plan` counts. It must have `memory`.
 models::StateOptions planned_state(const Plan& plan);

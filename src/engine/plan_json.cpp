@@ -53,6 +53,7 @@ Value module_json(const PlannedModule& module) {
   object.set("evidence", module.evidence);
   add_kernel(object, module.kernel);
   object.set("why", module.why);
+  object.set("unforced_kernel", module.unforced == nullptr ? Value() : text(module.unforced->name));
   object.set("refused", refused_json(module.refused));
   Array parts;
   for (const PlannedPart& part : module.parts) {
@@ -140,6 +141,25 @@ Value performance_json(const Plan& plan) {
                       {"assumption", p.assumption}});
 }
 
+// What --kernel costs; null where it changes nothing.
+Value forced_json(const Plan& plan) {
+  const ForcedCost cost = forced_cost(plan);
+  if (cost.modules.empty()) return {};
+  Array modules;
+  for (const ForcedModule& forced : cost.modules) {
+    modules.emplace_back(make_object({{"class", forced.module->module_class},
+                                      {"kernel", text(forced.module->kernel->name)},
+                                      {"unforced_kernel", text(forced.module->unforced->name)},
+                                      {"us", forced.us},
+                                      {"unforced_us", forced.unforced_us},
+                                      {"share_of_read_rate", forced.share}}));
+  }
+  return make_object({{"batch", cost.batch},
+                      {"modules", std::move(modules)},
+                      {"tok_s", cost.batch / cost.step_us * 1e6},
+                      {"unforced_tok_s", cost.batch / cost.unforced_step_us * 1e6}});
+}
+
 }  // namespace
 
 json::Value plan_json(const Plan& plan) {
@@ -178,7 +198,8 @@ json::Value plan_json(const Plan& plan) {
        {"ops", std::move(ops)},
        {"memory", memory_json(plan)},
        {"download", download_json(plan)},
-       {"performance", performance_json(plan)}});
+       {"performance", performance_json(plan)},
+       {"forced_kernel_cost", forced_json(plan)}});
 }
 
 }  // namespace nibble::engine

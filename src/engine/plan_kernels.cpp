@@ -176,6 +176,7 @@ class ModulePlanner final {
     const KernelInfo* kernel = nullptr;
     std::vector<kernels::Refusal> refused;
     std::vector<kernels::Refusal> better;
+    const KernelInfo* unforced = nullptr;
   };
   using ChoiceKey = std::tuple<Op, std::string, Activation, int64_t, int64_t>;
 
@@ -203,6 +204,7 @@ class ModulePlanner final {
     if (entry.planned.refused.empty()) {
       entry.planned.refused = choice.refused;
       entry.planned.better = choice.better;
+      entry.planned.unforced = choice.unforced;
     }
   }
 
@@ -252,8 +254,18 @@ class ModulePlanner final {
       choice.kernel = route->kernel;
       choice.better = better_refusals(*route, device_);
       choice.refused = std::move(route->refused);
+      choice.unforced = unforced_kernel(problem, *choice.kernel);
     }
     return choices_.emplace(key, std::move(choice)).first->second;
+  }
+
+  // None where --kernel changes nothing.
+  const KernelInfo* unforced_kernel(const Problem& problem, const KernelInfo& forced) const {
+    if (plan_.options.only_kernel.empty()) return nullptr;
+    kernels::RouteOptions routing = routing_;
+    routing.only = {};
+    const Result<kernels::Route> route = kernels::route(problem, device_, routing);
+    return route.ok() && route->kernel != &forced ? route->kernel : nullptr;
   }
 
   void report_unknown_format(const DetectedModule& module) {

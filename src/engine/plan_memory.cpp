@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/checked_math.h"
 #include "engine/plan_parts.h"
@@ -257,8 +258,11 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
   const int32_t devices = std::max(options.tp, options.ep);
   const double all_reduce = all_reduce_seconds(options.device.link, devices);
 
-  PlanPerformance performance;
-  for (const int32_t batch : {1, 16, 64, 256}) {
+  PlanPerformance performance{.num_experts = config.n_routed_experts,
+                              .choices = config.num_experts_per_tok};
+  std::set<int32_t> batches = {1, 16, 64, 256};
+  batches.insert(options.concurrency);
+  for (const int32_t batch : batches) {
     PlanBatch step{.batch = batch};
     step.distinct_experts =
         expected_distinct_experts(config.n_routed_experts, config.num_experts_per_tok, batch);

@@ -16,7 +16,7 @@ std::string plan_text(const Plan& plan);
 std::string short_plan_text(const Plan& plan);
 
 // Field names are part of the interface: errors, warnings, notes, modules, ops, memory, download,
-// performance.
+// performance, forced_kernel_cost.
 json::Value plan_json(const Plan& plan);
 
 // Several targets or machines side by side, one line each.

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "device/cuda.h"
 #include "engine/model_runner.h"
 #include "engine/plan_render.h"
 #include "quant/fixture_testing.h"
@@ -351,6 +352,37 @@ TEST(PlanKernels, ForcedKernelIsHonouredOrRefusedB32) {
   options.only_kernel = "avx512";
   const Plan plan = make_plan(v4(quant::v4_small(), {}), {}, options);
   EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-K4"));
+}
+
+TEST(PlanKernels, ForcedKernelsSayWhatTheyCost) {
+  PlanOptions options = on("cpu");
+  EXPECT_THAT(forced_cost(make_plan(flash(), {}, options)).modules, IsEmpty());
+  options.only_kernel = "scalar";
+  const Plan plan = make_plan(flash(), {}, options);
+  const ForcedCost cost = forced_cost(plan);
+  ASSERT_FALSE(cost.modules.empty()) << text_of(plan);
+  for (const ForcedModule& forced : cost.modules) {
+    EXPECT_EQ(forced.module->kernel->unit, kernels::ComputeUnit::kScalar);
+    EXPECT_EQ(forced.module->unforced->unit, kernels::ComputeUnit::kSimd);
+    EXPECT_GT(forced.us, forced.unforced_us) << forced.module->module_class;
+    EXPECT_LT(forced.share, 0.9);
+  }
+  EXPECT_GT(cost.step_us, cost.unforced_step_us);
+  EXPECT_THAT(plan_text(plan), HasSubstr("--kernel: routed_experts on grouped_matmul.mxfp4.f32"));
+  EXPECT_THAT(short_plan_text(plan), HasSubstr("--kernel: in all about "));
+
+  options.concurrency = 64;
+  const Plan wide = make_plan(flash(), {}, options);
+  EXPECT_GT(forced_cost(wide).step_us, 8 * cost.step_us) << "a multiply-add per token and weight";
+}
+
+// What a build lacks is refused in words that name it.
+TEST(PlanKernels, OfAnotherBuildAreNamed) {
+  if (device::has_cuda_backend()) GTEST_SKIP() << "this build has them";
+  const Plan plan = make_plan(flash(), {}, on("h200"));
+  EXPECT_FALSE(plan.is_runnable());
+  EXPECT_THAT(plan.not_runnable, HasSubstr("has no launcher for"));
+  EXPECT_THAT(plan_text(plan), HasSubstr("not run on hardware"));
 }
 
 TEST(PlanKernels, SlowerThanBestNeedsPermissionK7) {

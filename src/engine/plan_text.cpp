@@ -97,6 +97,34 @@ std::string shapes(const PlannedModule& module) {
   return escape_for_display(text);
 }
 
+// What --kernel costs, in one line of its own for each module that it moves to another kernel.
+void append_forced(std::string& out, const Plan& plan) {
+  const ForcedCost cost = forced_cost(plan);
+  if (cost.modules.empty()) return;
+  for (const ForcedModule& forced : cost.modules) {
+    out += fmt::format(
+        "  --kernel: {} on {} ({}): about {:.0f} us a step, {:.0f}% of the read rate; {} ({}) "
+        "about "
+        "{:.0f} us\n",
+        forced.module->module_class,
+        forced.module->kernel->name,
+        kernels::unit_name(forced.module->kernel->unit),
+        forced.us,
+        100 * forced.share,
+        forced.module->unforced->name,
+        kernels::unit_name(forced.module->unforced->unit),
+        forced.unforced_us);
+  }
+  out += fmt::format(
+      "  --kernel: in all about {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at "
+      "{:.0f}% of "
+      "the read rate, or one multiply-add per lane, clock, weight and token)\n",
+      cost.batch / cost.step_us * 1e6,
+      cost.batch,
+      cost.batch / cost.unforced_step_us * 1e6,
+      100 * plan.performance->high_share);
+}
+
 // Records for this very device that refused; the JSON also has those for other devices.
 void append_refused(std::string& out, const PlannedModule& module) {
   for (const kernels::Refusal& refusal : module.better) {
@@ -364,6 +392,7 @@ std::string plan_text(const Plan& plan) {
   append_summary(out, plan);
   append_diagnostics(out, plan);
   append_modules(out, plan);
+  append_forced(out, plan);
   append_memory(out, plan);
   append_performance(out, plan);
   return out;
@@ -379,13 +408,15 @@ std::string short_plan_text(const Plan& plan) {
                                 o.concurrency,
                                 o.concurrency == 1 ? "" : "s");
   for (const WeightUse& use : weight_uses(plan)) {
-    out += fmt::format("  {:<17} {} ({}: {}) for {}\n",
+    out += fmt::format("  {:<17} {} ({}{}: {}) for {}\n",
                        use.format,
                        use.kernel->name,
                        kernels::unit_name(use.kernel->unit),
+                       use.kernel->verified.empty() ? ", not run on hardware" : "",
                        use.why,
                        fmt::join(use.classes, ", "));
   }
+  append_forced(out, plan);
   if (plan.memory) {
     const PlanMemory& m = *plan.memory;
     out += fmt::format(

@@ -30,4 +30,8 @@ std::vector<const KernelInfo*> all_kernels() {
   return kernels;
 }
 
+std::string marked_name(const KernelInfo& kernel) {
+  return std::string(kernel.name) + (kernel.verified.empty() ? " (not run on hardware)" : "");
+}
+
 }  // namespace nibble::kernels

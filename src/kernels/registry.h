@@ -31,6 +31,9 @@ std::span<const KernelInfo> reference_device_matmul_kernels();
 std::span<const KernelInfo> reference_device_attention_kernels();
 std::span<const KernelInfo> reference_device_ops_kernels();
 
+// The record's name; "NAME (not run on hardware)" for one that was never verified.
+std::string marked_name(const KernelInfo& kernel);
+
 // The text of docs/kernel-table.md: every record as a row of a Markdown table.
 std::string kernel_table_markdown();
 
