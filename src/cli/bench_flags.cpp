@@ -344,18 +344,19 @@ void settle(BenchServeFlags& flags) {
 
 }  // namespace
 
-void add_bench(CLI::App& root, BenchFlags& flags) {
-  CLI::App& bench = *root.add_subcommand("bench", "Measure: nibble bench serve --help");
+CLI::App& add_bench(CLI::App& root, BenchServeFlags& serve) {
+  CLI::App& bench = *root.add_subcommand(
+      "bench", "Measure a server, or kernels, decoding and prefill of a model");
   bench.require_subcommand(1);
   CLI::App& app = *bench.add_subcommand(
       "serve", "Load a server that speaks the OpenAI protocol; OPENAI_API_KEY holds its key");
-  BenchServeFlags& serve = flags.serve;
   add_target(app, serve);
   add_load(app, serve);
   add_dataset(app, serve);
   add_request(app, serve);
   add_output(app, serve);
   app.final_callback([&serve] { settle(serve); });
+  return bench;
 }
 
 }  // namespace nibble::cli

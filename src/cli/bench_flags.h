@@ -28,10 +28,7 @@ struct BenchServeFlags {
   int32_t timeout_seconds = 3600;
 };
 
-struct BenchFlags {
-  BenchServeFlags serve;
-};
-
-void add_bench(CLI::App& root, BenchFlags& flags);
+// Adds "bench serve" and returns "bench", for further benchmarks.
+CLI::App& add_bench(CLI::App& root, BenchServeFlags& flags);
 
 }  // namespace nibble::cli

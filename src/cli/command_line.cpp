@@ -743,6 +743,8 @@ void add_synth(CLI::App& root, SynthFlags& flags) {
   app.add_option("--seed", flags.seed, "Same seed: same bytes")
       ->type_name("N")
       ->capture_default_str();
+  app.add_flag(
+      "--config-only", flags.config_only, "Write no weights: the shapes for --load-format dummy");
   add_output(app, flags.shard_megabytes, flags.threads, flags.resume);
 }
 
@@ -813,6 +815,68 @@ void add_peer_flags(CLI::App& root, PeerFlagsFlags& flags) {
   app.add_flag("--markdown", flags.markdown, "As docs/serve-flags.md");
 }
 
+// What all measurements of a model take.
+void add_measurement(CLI::App& app, ModelFlags& model, int32_t& repeats, bool& as_json) {
+  add_model(app, model);
+  app.add_option("--repeats", repeats, "Timed passes; the median counts")
+      ->check(range(1, 100'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--json", as_json, "For programs");
+}
+
+void add_count(CLI::App& app, const std::string& flag, int32_t& count, const std::string& help) {
+  app.add_option(flag, count, help)
+      ->check(range(1, 1 << 24))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+constexpr const char* kChunkHelp = "Tokens of a prefill pass";
+constexpr const char* kContextHelp = "Tokens of each sequence before the first step";
+
+void add_bench_decode(CLI::App& bench, BenchDecodeFlags& flags) {
+  CLI::App& app = *bench.add_subcommand(
+      "decode", "Time decode steps and compare them with the bytes that they must read");
+  add_measurement(app, flags.model, flags.repeats, flags.json);
+  app.add_option("--batch", flags.batches, "Sequences of a step; several make a table")
+      ->check(range(1, 1 << 16))
+      ->delimiter(',')
+      ->type_name("1,16,64")
+      ->capture_default_str();
+  add_count(app, "--context", flags.context, kContextHelp);
+  add_count(app, "--chunk", flags.chunk, kChunkHelp);
+}
+
+void add_bench_prefill(CLI::App& bench, BenchPrefillFlags& flags) {
+  CLI::App& app = *bench.add_subcommand(
+      "prefill", "Time a prompt and compare its products with the BF16 peak of the same run");
+  add_measurement(app, flags.model, flags.repeats, flags.json);
+  add_count(app, "--chunk", flags.chunk, kChunkHelp);
+  add_count(app, "--prompt", flags.prompt, "Tokens of the prompt");
+}
+
+void add_bench_kernels(CLI::App& bench, BenchKernelsFlags& flags) {
+  CLI::App& app =
+      *bench.add_subcommand("kernels", "Time every kernel of a decode step alone, with peers");
+  add_measurement(app, flags.model, flags.repeats, flags.json);
+  add_count(app, "--batch", flags.batch, "Sequences of the step");
+  add_count(app, "--context", flags.context, kContextHelp);
+  add_count(app, "--chunk", flags.chunk, kChunkHelp);
+  app.add_option("--only", flags.only, "Time only kernels whose name contains TEXT")
+      ->type_name("TEXT");
+}
+
+void add_profile(CLI::App& root, ProfileFlags& flags) {
+  CLI::App& app = *root.add_subcommand(
+      "profile", "Say where the time of a step goes: kernels, their roofs, what is slow");
+  add_measurement(app, flags.model, flags.repeats, flags.json);
+  add_count(app, "--batch", flags.batch, "Sequences of the step");
+  add_count(app, "--context", flags.context, "Tokens of each sequence, or of the prompt");
+  add_count(app, "--chunk", flags.chunk, kChunkHelp);
+  app.add_flag("--prefill", flags.prefill, "Profile a prompt instead of a decode step");
+}
+
 void add_demo(CLI::App& root, DemoFlags& flags) {
   CLI::App& app = *root.add_subcommand("demo", "Show a short chat with the bundled model");
   app.group("");  // not listed: `make demo` runs it
@@ -839,10 +903,21 @@ struct AllFlags {
   SynthFlags synth;
   PlanFlags plan;
   KernelsFlags kernels;
-  BenchFlags bench;
+  BenchServeFlags bench_serve;
+  BenchDecodeFlags bench_decode;
+  BenchPrefillFlags bench_prefill;
+  BenchKernelsFlags bench_kernels;
+  ProfileFlags profile;
   PeerFlagsFlags peer_flags;
   DemoFlags demo;
 };
+
+Command chosen_benchmark(const CLI::App& bench, const AllFlags& flags) {
+  if (bench.got_subcommand("decode")) return flags.bench_decode;
+  if (bench.got_subcommand("prefill")) return flags.bench_prefill;
+  if (bench.got_subcommand("kernels")) return flags.bench_kernels;
+  return flags.bench_serve;
+}
 
 Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("generate")) return flags.generate;
@@ -856,7 +931,8 @@ Command chosen_command(const CLI::App& app, const AllFlags& flags) {
   if (app.got_subcommand("synth")) return flags.synth;
   if (app.got_subcommand("plan")) return flags.plan;
   if (app.got_subcommand("kernels")) return flags.kernels;
-  if (app.got_subcommand("bench")) return flags.bench.serve;
+  if (app.got_subcommand("bench")) return chosen_benchmark(*app.get_subcommand("bench"), flags);
+  if (app.got_subcommand("profile")) return flags.profile;
   if (app.got_subcommand("flags")) return flags.peer_flags;
   if (app.got_subcommand("demo")) return flags.demo;
   return VersionFlags{};
@@ -934,7 +1010,11 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_synth(app, flags.synth);
   add_plan(app, flags.plan);
   add_kernels(app, flags.kernels);
-  add_bench(app, flags.bench);
+  CLI::App& bench = add_bench(app, flags.bench_serve);
+  add_bench_decode(bench, flags.bench_decode);
+  add_bench_prefill(bench, flags.bench_prefill);
+  add_bench_kernels(bench, flags.bench_kernels);
+  add_profile(app, flags.profile);
   add_peer_flags(app, flags.peer_flags);
   add_demo(app, flags.demo);
   app.add_subcommand("version", "Print the version and the GPUs");

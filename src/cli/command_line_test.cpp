@@ -41,6 +41,30 @@ class ConfigFile final {
   std::string path_;
 };
 
+TEST(CommandLine, MeasurementsReadTheirFlags) {
+  const auto decode = parse_as<BenchDecodeFlags>({"bench",
+                                                  "decode",
+                                                  "dir",
+                                                  "--batch",
+                                                  "1,16,64",
+                                                  "--load-format",
+                                                  "dummy",
+                                                  "--num-layers-override",
+                                                  "8",
+                                                  "--json"});
+  EXPECT_EQ(decode.batches, (std::vector<int32_t>{1, 16, 64}));
+  EXPECT_EQ(decode.model.num_layers_override, 8);
+  EXPECT_TRUE(decode.json);
+  EXPECT_EQ(parse_as<BenchPrefillFlags>({"bench", "prefill", "dir", "--chunk", "2048"}).chunk,
+            2048);
+  EXPECT_EQ(parse_as<BenchKernelsFlags>({"bench", "kernels", "dir", "--only", "top_k"}).only,
+            "top_k");
+  const auto profile = parse_as<ProfileFlags>({"profile", "dir", "--batch", "4", "--prefill"});
+  EXPECT_EQ(profile.batch, 4);
+  EXPECT_TRUE(profile.prefill);
+  EXPECT_NE(fault({"bench", "decode", "dir", "--batch", "0"}), "");
+}
+
 TEST(CommandLine, GenerateReadsModelAndSamplingFlags) {
   const auto flags = parse_as<GenerateFlags>({"generate",
                                               "dir",

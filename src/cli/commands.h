@@ -22,6 +22,10 @@ Result<void> run_synth(const SynthFlags& flags);
 Result<void> run_plan(const PlanFlags& flags);
 Result<void> run_kernels(const KernelsFlags& flags);
 Result<void> run_bench_serve(const BenchServeFlags& flags);
+Result<void> run_bench_decode(const BenchDecodeFlags& flags);
+Result<void> run_bench_prefill(const BenchPrefillFlags& flags);
+Result<void> run_bench_kernels(const BenchKernelsFlags& flags);
+Result<void> run_profile(const ProfileFlags& flags);
 Result<void> run_peer_flags(const PeerFlagsFlags& flags);
 Result<void> run_demo(const DemoFlags& flags);
 

@@ -226,9 +226,48 @@ struct SynthFlags {
   tools::CheckpointFormat format = tools::CheckpointFormat::kNative;
   int32_t layers = 0;  // 0: the preset's
   uint64_t seed = 0;
+  bool config_only = false;
   bool resume = false;
   int64_t shard_megabytes = 2048;
   int32_t threads = 0;  // 0: physical cores
+};
+
+// Passes over random tokens: of decode steps, or of a prompt.
+struct ProfileFlags {
+  ModelFlags model;
+  int32_t batch = 1;
+  int32_t context = 1024;  // tokens of each sequence before the step, or of the prompt
+  int32_t chunk = 512;     // tokens of a prefill pass
+  bool prefill = false;
+  int32_t repeats = 9;
+  bool json = false;
+};
+
+struct BenchDecodeFlags {
+  ModelFlags model;
+  std::vector<int32_t> batches = {1};
+  int32_t context = 1024;
+  int32_t chunk = 512;
+  int32_t repeats = 32;
+  bool json = false;
+};
+
+struct BenchPrefillFlags {
+  ModelFlags model;
+  int32_t chunk = 512;
+  int32_t prompt = 2048;
+  int32_t repeats = 5;
+  bool json = false;
+};
+
+struct BenchKernelsFlags {
+  ModelFlags model;
+  int32_t batch = 1;
+  int32_t context = 1024;
+  int32_t chunk = 512;
+  std::string only;  // part of a kernel's name; empty: all
+  int32_t repeats = 9;
+  bool json = false;
 };
 
 struct PeerFlagsFlags {
@@ -250,6 +289,10 @@ using Command = std::variant<GenerateFlags,
                              ConvertFlags,
                              SynthFlags,
                              BenchServeFlags,
+                             BenchDecodeFlags,
+                             BenchPrefillFlags,
+                             BenchKernelsFlags,
+                             ProfileFlags,
                              PeerFlagsFlags,
                              VersionFlags>;
 

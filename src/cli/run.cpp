@@ -22,6 +22,10 @@ struct Runner {
   Result<void> operator()(const PlanFlags& flags) const { return run_plan(flags); }
   Result<void> operator()(const KernelsFlags& flags) const { return run_kernels(flags); }
   Result<void> operator()(const BenchServeFlags& flags) const { return run_bench_serve(flags); }
+  Result<void> operator()(const BenchDecodeFlags& flags) const { return run_bench_decode(flags); }
+  Result<void> operator()(const BenchPrefillFlags& flags) const { return run_bench_prefill(flags); }
+  Result<void> operator()(const BenchKernelsFlags& flags) const { return run_bench_kernels(flags); }
+  Result<void> operator()(const ProfileFlags& flags) const { return run_profile(flags); }
   Result<void> operator()(const PeerFlagsFlags& flags) const { return run_peer_flags(flags); }
   Result<void> operator()(const DemoFlags& flags) const { return run_demo(flags); }
   Result<void> operator()(const VersionFlags&) const {

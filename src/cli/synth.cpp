@@ -2,7 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "base/clock.h"
+#include "checkpoint/output_file.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "device/thread_pool.h"
@@ -23,6 +27,16 @@ std::string summary(const tools::JobResult& result, const Path& out, double seco
                      seconds > 0 ? gigabytes / seconds : 0);
 }
 
+// The texts of a checkpoint without its weights: what --load-format dummy needs.
+Result<void> write_texts(const tools::Job& job) {
+  std::error_code ignored;  // writing then fails
+  std::filesystem::create_directories(job.out, ignored);
+  for (const tools::TextFile& file : job.texts) {
+    TRY(checkpoint::write_file(job.out / file.name, file.text));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> run_synth(const SynthFlags& flags) {
@@ -35,6 +49,7 @@ Result<void> run_synth(const SynthFlags& flags) {
                                     .synth = {.format = flags.format, .seed = flags.seed},
                                     .resume = flags.resume,
                                     .shard_bytes = flags.shard_megabytes * kMegabyte}));
+  if (flags.config_only) return write_texts(job);
   device::ThreadPool pool({.num_threads = flags.threads});
   ProgressBar bar("writing");
   const Result<tools::JobResult> result = tools::run_job(

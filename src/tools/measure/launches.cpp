@@ -34,14 +34,6 @@ class ObserverScope final {
   device::Stream& stream_;
 };
 
-Result<void> observe(device::Device& device,
-                     const Pass& pass,
-                     const std::function<Result<void>(const ObservedLaunch&)>& on_launch) {
-  const device::LaunchObserver observer{on_launch};
-  const ObserverScope scope(device.stream(), observer);
-  return pass();
-}
-
 Result<void> wait_for(device::Device& device) {
   return is_cuda(device) ? device::synchronize(device.stream()) : Result<void>();
 }
@@ -53,27 +45,16 @@ const kernels::KernelInfo* find_kernel(std::string_view name) {
   return found == all.end() ? nullptr : *found;
 }
 
-device::ReadInts reader_of(device::Device& device) {
-  if (!is_cuda(device)) return {};
-  return [&device](const int32_t* data, int64_t count) {
-    std::vector<int32_t> values(static_cast<size_t>(count));
-    const Result<void> copied = device::copy_to_host(
-        values.data(), data, count * int64_t{sizeof(int32_t)}, device.stream());
-    const Result<void> done = device::synchronize(device.stream());
-    return copied.ok() && done.ok() ? values : std::vector<int32_t>(values.size());
-  };
-}
-
 // Which kernels run, and their work.
 Result<std::vector<TimedLaunch>> list_launches(device::Device& device, const Pass& pass) {
   std::vector<TimedLaunch> launches;
-  const device::ReadInts read = reader_of(device);
+  const device::ReadInts read = int_reader(device);
   const auto list = [&](const ObservedLaunch& launch) -> Result<void> {
     TRY(launch.run());
     launches.push_back({.kernel = find_kernel(launch.kernel), .work = launch.work(read)});
     return {};
   };
-  TRY(observe(device, pass, list));
+  TRY(observe_launches(device, pass, list));
   return launches;
 }
 
@@ -117,7 +98,7 @@ Result<void> time_one_by_one(device::Device& device,
       times[next++].push_back(us);
       return {};
     };
-    TRY(observe(device, pass, time));
+    TRY(observe_launches(device, pass, time));
     if (next != times.size()) return changed(times.size(), next);
   }
   return take_medians(times, launches);
@@ -147,7 +128,7 @@ Result<std::vector<KernelActivity>> trace_eager(device::Device& device, const Pa
     TRY(launch.run());
     return trace.set_label(0);
   };
-  TRY(observe(device, pass, label));
+  TRY(observe_launches(device, pass, label));
   TRY(wait_for(device));
   return trace.finish();
 }
@@ -237,6 +218,35 @@ std::string_view timing_name(Timing timing) {
       return "cupti, as it serves";
   }
   return "?";
+}
+
+Result<void> observe_launches(device::Device& device,
+                              const Pass& pass,
+                              const std::function<Result<void>(const ObservedLaunch&)>& on_launch) {
+  const device::LaunchObserver observer{on_launch};
+  const ObserverScope scope(device.stream(), observer);
+  return pass();
+}
+
+device::ReadInts int_reader(device::Device& device) {
+  if (!is_cuda(device)) return {};
+  return [&device](const int32_t* data, int64_t count) {
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    const Result<void> copied = device::copy_to_host(
+        values.data(), data, count * int64_t{sizeof(int32_t)}, device.stream());
+    const Result<void> done = device::synchronize(device.stream());
+    return copied.ok() && done.ok() ? values : std::vector<int32_t>(values.size());
+  };
+}
+
+Result<device::Work> work_of_pass(device::Device& device, const Pass& pass) {
+  TRY_ASSIGN(const std::vector<TimedLaunch> launches, list_launches(device, pass));
+  device::Work sum;
+  for (const TimedLaunch& launch : launches) {
+    sum.bytes += launch.work.bytes;
+    sum.flops += launch.work.flops;
+  }
+  return sum;
 }
 
 Result<PassLaunches> time_launches(device::Device& device, const Pass& pass, int32_t repeats) {

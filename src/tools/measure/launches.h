@@ -44,4 +44,16 @@ struct PassLaunches {
 // passes launch different kernels.
 Result<PassLaunches> time_launches(device::Device& device, const Pass& pass, int32_t repeats);
 
+// Runs `pass` with `on_launch` in place of each launch.
+Result<void> observe_launches(
+    device::Device& device,
+    const Pass& pass,
+    const std::function<Result<void>(const device::ObservedLaunch&)>& on_launch);
+
+// What reads counts and ids of launches; empty on the host, which needs none.
+device::ReadInts int_reader(device::Device& device);
+
+// The work of a pass, by its records.
+Result<device::Work> work_of_pass(device::Device& device, const Pass& pass);
+
 }  // namespace nibble::tools

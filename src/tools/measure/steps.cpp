@@ -38,6 +38,13 @@ Result<void> Steps::decode(int32_t count) {
 
 Result<void> Steps::prefill(int32_t count) { return pass({{.sequence = 0, .tokens = count}}); }
 
+Result<void> Steps::rewind(int32_t count) {
+  for (int32_t sequence = 0; sequence < count; ++sequence) {
+    TRY(model_.truncate(SlotId{sequence}, model_.length(SlotId{sequence}) - 1));
+  }
+  return {};
+}
+
 bool Steps::has_room(int32_t count, int32_t tokens) const {
   for (int32_t sequence = 0; sequence < count; ++sequence) {
     if (model_.length(SlotId{sequence}) + tokens > max_context_) return false;

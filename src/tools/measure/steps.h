@@ -23,6 +23,8 @@ class Steps final {
   Result<void> decode(int32_t count);
   // A pass over `count` more tokens of the first sequence, with logits of the last.
   Result<void> prefill(int32_t count);
+  // Takes back the last token of each of the first `count` sequences.
+  Result<void> rewind(int32_t count);
   // Whether each of the first `count` sequences may grow by `tokens`.
   bool has_room(int32_t count, int32_t tokens) const;
 
