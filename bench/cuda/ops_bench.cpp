@@ -1,5 +1,5 @@
-// The small ops between the products of a DeepSeek-V4-Flash layer on a GPU: graphs of launches,
-// each after the one before it. Prints one JSON object per line.
+// The small ops between the products of a DeepSeek-V4-Flash layer on a GPU: graphs of dependent
+// launches, each after the one before it. Prints one JSON object per line.
 //   usage: cuda_ops_bench [part of a measurement's name]...
 #include <functional>
 #include <string>
@@ -9,7 +9,7 @@
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
 #include "kernels/cuda/ops/launch.h"
-#include "kernels/cuda/quantize/launch.h"
+#include "quant/fp8_key.h"
 
 namespace nibble {
 namespace {
@@ -18,8 +18,14 @@ using namespace kernels;        // NOLINT: a program of its own
 using namespace kernels::cuda;  // NOLINT
 using cuda_bench::Run;
 
-constexpr int64_t kHidden = 4096, kStreams = 4, kMix = (2 + kStreams) * kStreams;
-constexpr int64_t kHeads = 64, kHeadDim = 512, kFreqs = 32, kExperts = 256, kChoices = 6;
+constexpr int32_t kHidden = 4096, kStreams = 4, kMix = (2 + kStreams) * kStreams, kParts = 64;
+constexpr int32_t kHeads = 64, kHeadDim = 512, kRotary = 64, kRank = 1024, kExperts = 256;
+constexpr int32_t kChoices = 6, kIndexHeads = 64, kIndexWidth = 128, kIntermediate = 2048;
+constexpr int32_t kVocab = 129280, kWindow = 128, kRing = 256, kPageTokens = 256;
+constexpr int32_t kChannels = 2 * kHeadDim, kIndexChannels = 2 * kIndexWidth;
+constexpr int32_t kRingWidth = 2 * (kChannels + kIndexChannels);
+constexpr int32_t kProjections = kRingWidth + kIndexHeads;
+constexpr int32_t kMaxPages = 64;
 constexpr int32_t kCount = 32;  // launches in a graph
 
 // Parts of one zeroed buffer.
@@ -29,14 +35,16 @@ class Memory final {
 
   const device::Buffer& buffer() const { return buffer_; }
   void reset() { used_ = 0; }
-  float* floats(int64_t count) {
+  template <class T>
+  T* take(int64_t count) {
     std::byte* const data = buffer_.data() + used_;
-    used_ = round_up(used_ + count * 4, 256);
+    used_ = round_up(used_ + count * static_cast<int64_t>(sizeof(T)), 256);
     CHECK(used_ <= buffer_.num_bytes()) << used_;
-    return reinterpret_cast<float*>(data);
+    return reinterpret_cast<T*>(data);
   }
-  TensorView tensor(Shape shape, DType dtype = DType::kF32) {
-    return TensorView::contiguous(floats(shape.num_elements()), dtype, shape);
+  float* floats(int64_t count) { return take<float>(count); }
+  ActivationForms fp8(int64_t m, int64_t k) {
+    return {.fp8_blocks = take<std::byte>(fp8_blocks_bytes(m, k))};
   }
 
  private:
@@ -44,99 +52,338 @@ class Memory final {
   int64_t used_ = 0;
 };
 
-Result<void> measure(const Run& bench,
-                     device::Stream& stream,
-                     std::string_view what,
-                     int64_t tokens,
-                     int64_t bytes,
-                     const std::function<Result<void>()>& launch) {
-  if (!bench.wants(what)) return {};
-  TRY_ASSIGN(const cuda_bench::Spread us,
-             cuda_bench::time_graph_us(stream, kCount, [&](int32_t) { return launch(); }));
-  bench.print(what, tokens, bytes, us);
-  return {};
-}
+class Bench final {
+ public:
+  Bench(const Run& run, device::Stream& stream, Memory& memory)
+      : run_(run), stream_(stream), memory_(memory) {}
 
-Result<void> measure_norms(const Run& bench, device::Stream& stream, Memory& memory, int64_t m) {
-  memory.reset();
-  const RmsNormArgs norm{.x = memory.tensor({m, kHidden}),
-                         .gamma = memory.floats(kHidden),
-                         .eps = 1e-6f,
-                         .y = memory.tensor({m, kHidden})};
-  TRY(measure(bench, stream, "rms_norm", m, 8 * m * kHidden, [&] {
-    return launch_rms_norm(norm, stream);
-  }));
-  const RopeArgs rope{
-      .x = memory.tensor({m, kHeads, kHeadDim}),
-      .positions = {reinterpret_cast<const int32_t*>(memory.floats(m)), static_cast<size_t>(m)},
-      .freqs = {memory.floats(kFreqs), static_cast<size_t>(kFreqs)}};
-  TRY(measure(bench, stream, "rope", m, 16 * m * kHeads * kFreqs, [&] {
-    return launch_rope(rope, stream);
-  }));
-  const QuantizeSumsArgs quantize{
-      .sums = memory.floats(2 * m * kHidden),
-      .splits = 2,
-      .m = m,
-      .n = kHidden,
-      .y = reinterpret_cast<std::byte*>(memory.floats(m * kHidden / 2))};
-  return measure(bench, stream, "quantize_sums", m, 9 * m * kHidden, [&] {
-    return launch_quantize_sums(quantize, stream);
-  });
-}
+  Result<void> all(int32_t m) {
+    TRY(streams(m));
+    TRY(attention(m));
+    TRY(compressors(m));
+    TRY(experts(m));
+    return rest(m);
+  }
 
-Result<void> measure_hyper(const Run& bench, device::Stream& stream, Memory& memory, int64_t m) {
-  memory.reset();
-  const TensorView state = memory.tensor({m, kStreams * kHidden});
-  const TensorView x = memory.tensor({m, kHidden});
-  const TensorView post = memory.tensor({m, kStreams});
-  const TensorView comb = memory.tensor({m, kStreams * kStreams});
-  const HyperPreArgs pre{.state = state,
-                         .fn = memory.floats(kMix * kStreams * kHidden),
-                         .base = memory.floats(kMix),
-                         .scale = memory.floats(3),
-                         .hc_mult = kStreams,
-                         .sinkhorn_iters = 20,
-                         .hc_eps = 1e-6f,
-                         .norm_eps = 1e-6f,
-                         .x = x,
-                         .post = post,
-                         .comb = comb};
-  const int64_t state_bytes = m * kStreams * kHidden * 4;
-  TRY(measure(bench,
-              stream,
-              "hyper_pre",
-              m,
-              state_bytes + kMix * kStreams * kHidden * 4 + m * kHidden * 4,
-              [&] { return launch_hyper_pre(pre, stream); }));
-  const HyperPostArgs write{
-      .y = x, .post = post, .comb = comb, .hc_mult = kStreams, .state = state};
-  return measure(bench, stream, "hyper_post", m, 2 * state_bytes + m * kHidden * 4, [&] {
-    return launch_hyper_post(write, stream);
-  });
-}
+ private:
+  Result<void> measure(std::string_view what,
+                       int64_t tokens,
+                       int64_t bytes,
+                       const std::function<Result<void>()>& launch) {
+    if (!run_.wants(what)) return {};
+    TRY_ASSIGN(const cuda_bench::Spread us,
+               cuda_bench::time_graph_us(stream_, kCount, [&](int32_t) { return launch(); }));
+    run_.print(what, tokens, bytes, us);
+    return {};
+  }
 
-Result<void> measure_experts(const Run& bench, device::Stream& stream, Memory& memory, int64_t m) {
-  memory.reset();
-  const SelectExpertsArgs select{.logits = memory.tensor({m, kExperts}),
-                                 .bias = memory.floats(kExperts),
-                                 .routed_scaling_factor = 1.5f,
-                                 .ids = memory.tensor({m, kChoices}, DType::kI32),
-                                 .weights = memory.tensor({m, kChoices})};
-  return measure(bench, stream, "select_experts", m, 4 * m * kExperts, [&] {
-    return launch_select_experts(select, stream);
-  });
-}
+  // m sequences of one token each, at positions that close a block of `closing` tokens, if any.
+  Result<DeviceTokens> tokens(int32_t m, int32_t closing, DeviceSequences* sequences) {
+    const auto list = [&](const std::function<int32_t(int32_t)>& f) -> Result<int32_t*> {
+      std::vector<int32_t> values;
+      for (int32_t i = 0; i < m; ++i) values.push_back(f(i));
+      auto* const data = memory_.take<int32_t>(m);
+      TRY(device::copy_to_device(data, values.data(), int64_t{m} * 4, stream_));
+      TRY(device::synchronize(stream_));
+      return data;
+    };
+    TRY_ASSIGN(int32_t* const counting, list([](int32_t i) { return i; }));
+    TRY_ASSIGN(int32_t* const ones, list([](int32_t) { return 1; }));
+    TRY_ASSIGN(int32_t* const positions, list([&](int32_t) { return 1024 + closing - 1; }));
+    *sequences = {.slots = counting,
+                  .row_begin = counting,
+                  .num_tokens = ones,
+                  .position_begin = positions,
+                  .window_begin = memory_.take<int32_t>(m),
+                  .pages = memory_.take<int32_t>(int64_t{m} * kMaxPages),
+                  .max_pages = kMaxPages};
+    return DeviceTokens{.ids = counting, .positions = positions, .sequences = counting, .m = m};
+  }
+  DeviceRotation rotation() {
+    return {.freqs = memory_.floats(kRotary / 2), .num_rotary = kRotary};
+  }
+
+  Result<void> streams(int32_t m) {
+    memory_.reset();
+    const int64_t state = int64_t{m} * kStreams * kHidden;
+    DeviceStreamUpdateArgs update{.y = {.data = memory_.floats(int64_t{m} * kHidden)},
+                                  .pairs = memory_.floats(int64_t{m} * kChoices * kHidden),
+                                  .choices = kChoices,
+                                  .post = memory_.floats(m * kStreams),
+                                  .comb = memory_.floats(m * kStreams * kStreams),
+                                  .streams = memory_.floats(state),
+                                  .hidden = kHidden,
+                                  .hc_mult = kStreams,
+                                  .m = m,
+                                  .fn = memory_.floats(int64_t{kMix} * kStreams * kHidden),
+                                  .num_mix = kMix,
+                                  .parts = kParts,
+                                  .partials = memory_.floats(int64_t{m} * kParts * (kMix + 1)),
+                                  .is_dependent = true};
+    const int64_t fn_bytes = int64_t{kMix} * kStreams * kHidden * 4;
+    TRY(measure("stream_update of experts",
+                m,
+                fn_bytes + 8 * state + int64_t{4} * m * kHidden * (1 + kChoices),
+                [&] { return launch_stream_update(update, stream_); }));
+    const DeviceStreamMixArgs mix{.streams = update.streams,
+                                  .partials = update.partials,
+                                  .parts = kParts,
+                                  .num_mix = kMix,
+                                  .base = memory_.floats(kMix),
+                                  .scale = memory_.floats(3),
+                                  .hidden = kHidden,
+                                  .hc_mult = kStreams,
+                                  .sinkhorn_iters = 20,
+                                  .hc_eps = 1e-6f,
+                                  .norm_eps = 1e-6f,
+                                  .gamma = memory_.floats(kHidden),
+                                  .m = m,
+                                  .x = memory_.fp8(m, kHidden),
+                                  .post = memory_.floats(m * kStreams),
+                                  .comb = memory_.floats(m * kStreams * kStreams),
+                                  .is_dependent = true};
+    TRY(measure("stream_mix", m, 4 * state + int64_t{m} * (kParts * (kMix + 1) * 4 + kHidden), [&] {
+      return launch_stream_mix(mix, stream_);
+    }));
+    update.pairs = nullptr;
+    update.choices = 0;
+    return measure(
+        "stream_update of attention", m, fn_bytes + 8 * state + int64_t{4} * m * kHidden, [&] {
+          return launch_stream_update(update, stream_);
+        });
+  }
+
+  Result<void> attention(int32_t m) {
+    memory_.reset();
+    DeviceSequences sequences;
+    TRY_ASSIGN(const DeviceTokens rows, tokens(m, 1, &sequences));
+    const quant::Fp8KeyLayout key{.num_codes = kHeadDim - kRotary, .num_rotary = kRotary};
+    const DeviceLatentsArgs latents{
+        .qr_kv = {.data = memory_.floats(int64_t{m} * (kRank + kHeadDim))},
+        .tokens = rows,
+        .q_rank = kRank,
+        .head_dim = kHeadDim,
+        .q_gamma = memory_.floats(kRank),
+        .kv_gamma = memory_.floats(kHeadDim),
+        .eps = 1e-6f,
+        .rotation = rotation(),
+        .q = memory_.fp8(m, kRank),
+        .key_rows = sequences.slots,
+        .window_pool = memory_.take<std::byte>(m * key.row_bytes()),
+        .key_dtype = DType::kF8E4m3,
+        .is_dependent = true};
+    TRY(measure("latents", m, m * (int64_t{4} * (kRank + kHeadDim) + kRank + key.row_bytes()), [&] {
+      return launch_latents(latents, stream_);
+    }));
+    const int64_t q_width = int64_t{kHeads} * kHeadDim, index_width = kIndexHeads * kIndexWidth;
+    const DeviceQueriesArgs queries{
+        .q_sums = {.data = memory_.floats(m * q_width)},
+        .tokens = rows,
+        .heads = kHeads,
+        .head_dim = kHeadDim,
+        .eps = 1e-6f,
+        .rotation = rotation(),
+        .q = memory_.take<uint16_t>(m * q_width),
+        .index_sums = {.data = memory_.floats(m * index_width)},
+        .index_heads = kIndexHeads,
+        .index_width = kIndexWidth,
+        .projections = {.data = memory_.floats(int64_t{m} * kProjections)},
+        .row_width = kProjections,
+        .weights_column = kRingWidth,
+        .weights_scale = 0.01f,
+        .index_q = memory_.take<uint16_t>(m * index_width),
+        .head_weights = memory_.floats(m * kIndexHeads),
+        .is_dependent = true};
+    TRY(measure("queries", m, 6 * m * (q_width + index_width), [&] {
+      return launch_queries(queries, stream_);
+    }));
+    const DeviceAttendedArgs attended{.x = queries.q,
+                                      .tokens = rows,
+                                      .heads = kHeads,
+                                      .head_dim = kHeadDim,
+                                      .rotation = queries.rotation,
+                                      .y = memory_.fp8(m, q_width),
+                                      .is_dependent = true};
+    return measure(
+        "attended", m, 3 * m * q_width, [&] { return launch_attended(attended, stream_); });
+  }
+
+  // The token of every sequence closes an entry, and the same for none.
+  Result<void> compressors(int32_t m) {
+    if (m > 256) return {};  // rings of so many sequences do not fit
+    for (const int32_t ratio : {4, 128}) {
+      for (const bool closes : {true, false}) {
+        memory_.reset();
+        DeviceSequences sequences;
+        TRY_ASSIGN(const DeviceTokens rows, tokens(m, closes ? ratio : 1, &sequences));
+        const bool has_index = ratio == 4;
+        const int32_t channels = has_index ? kChannels : kHeadDim;
+        const int32_t width = has_index ? kRingWidth : 2 * kHeadDim;
+        const int32_t capacity = has_index ? 16 : kRing;
+        DeviceCompressArgs args{.projections = {.data = memory_.floats(int64_t{m} * kProjections)},
+                                .row_width = has_index ? kProjections : width,
+                                .tokens = rows,
+                                .sequences = sequences,
+                                .ratio = ratio,
+                                .page_tokens = kPageTokens,
+                                .num_parts = has_index ? 2 : 1,
+                                .ring = memory_.floats(int64_t{m} * capacity * width),
+                                .ring_capacity = capacity,
+                                .ring_width = width,
+                                .eps = 1e-6f,
+                                .rotation = rotation(),
+                                .is_dependent = true};
+        args.parts[0] = {.gate_column = channels,
+                         .width = kHeadDim,
+                         .ape = memory_.floats(int64_t{ratio} * channels),
+                         .gamma = memory_.floats(kHeadDim),
+                         .entries = memory_.take<std::byte>(64 * 584),
+                         .entry_dtype = DType::kF8E4m3};
+        args.parts[1] = {.value_column = 2 * kChannels,
+                         .gate_column = 2 * kChannels + kIndexChannels,
+                         .width = kIndexWidth,
+                         .ape = memory_.floats(4 * kIndexChannels),
+                         .gamma = memory_.floats(kIndexWidth),
+                         .entries = memory_.take<std::byte>(64 * 132),
+                         .entry_dtype = DType::kF8E4m3,
+                         .is_index = true};
+        const int64_t slots = has_index ? 8 : 128;
+        const int64_t entry_bytes = 8 * slots * (kHeadDim + (has_index ? kIndexWidth : 0));
+        TRY(measure("compress ratio " + std::to_string(ratio) + (closes ? " closing" : ""),
+                    m,
+                    m * (8 * int64_t{width} + (closes ? entry_bytes : 0)),
+                    [&] { return launch_compress(args, stream_); }));
+      }
+    }
+    return {};
+  }
+
+  Result<void> experts(int32_t m) {
+    memory_.reset();
+    DeviceSequences sequences;
+    TRY_ASSIGN(const DeviceTokens rows, tokens(m, 1, &sequences));
+    const int32_t pairs = m * kChoices;
+    const DeviceSelectExpertsArgs select{.logits = {.data = memory_.floats(int64_t{m} * kExperts)},
+                                         .tokens = rows,
+                                         .num_experts = kExperts,
+                                         .choices = kChoices,
+                                         .bias = memory_.floats(kExperts),
+                                         .routed_scaling_factor = 1.5f,
+                                         .ids = memory_.take<int32_t>(pairs),
+                                         .weights = memory_.floats(pairs),
+                                         .is_dependent = true};
+    TRY(measure("select_experts", m, int64_t{4} * m * kExperts, [&] {
+      return launch_select_experts(select, stream_);
+    }));
+    const int32_t slots = max_slots(pairs, kExperts, 8);
+    const DeviceMakeSlotsArgs make{.ids = select.ids,
+                                   .num_pairs = pairs,
+                                   .num_experts = kExperts,
+                                   .rows = 8,
+                                   .count = memory_.take<int32_t>(1),
+                                   .experts = memory_.take<int32_t>(slots),
+                                   .pairs = memory_.take<int32_t>(int64_t{slots} * 8),
+                                   .is_dependent = true};
+    TRY(measure("make_slots", m, int64_t{4} * pairs, [&] {
+      return launch_make_expert_slots(make, stream_);
+    }));
+    const DeviceSwigluArgs swiglu{.x = {.data = memory_.floats(int64_t{m} * 2 * kIntermediate)},
+                                  .m = m,
+                                  .n = kIntermediate,
+                                  .limit = 10,
+                                  .y = memory_.fp8(m, kIntermediate),
+                                  .is_dependent = true};
+    TRY(measure("swiglu", m, int64_t{9} * m * kIntermediate, [&] {
+      return launch_swiglu(swiglu, stream_);
+    }));
+    const DeviceQuantizeArgs quantize{
+        .x_bf16 = memory_.take<uint16_t>(int64_t{pairs} * kIntermediate),
+        .m = pairs,
+        .k = kIntermediate,
+        .y = {.fp8 = memory_.take<std::byte>(int64_t{pairs} * kIntermediate),
+              .fp8_scales = memory_.floats(int64_t{pairs} * kIntermediate / 128)},
+        .is_dependent = true};
+    return measure("quantize pairs", m, int64_t{3} * pairs * kIntermediate, [&] {
+      return launch_quantize(quantize, stream_);
+    });
+  }
+
+  Result<void> rest(int32_t m) {
+    memory_.reset();
+    DeviceSequences sequences;
+    TRY_ASSIGN(const DeviceTokens rows, tokens(m, 1, &sequences));
+    constexpr int32_t kRows128 = 512;
+    const DevicePlanArgs plan{.tokens = rows,
+                              .sequences = sequences,
+                              .num_slots = m,
+                              .window = kWindow,
+                              .ring_capacity = kRing,
+                              .direct_tokens = 128,
+                              .page_tokens = kPageTokens,
+                              .top_k = 512,
+                              .key_rows = memory_.take<int32_t>(m),
+                              .window_rows = memory_.take<int32_t>(int64_t{m} * kWindow),
+                              .window_counts = memory_.take<int32_t>(m),
+                              .token_pages = memory_.take<int32_t>(int64_t{m} * kMaxPages),
+                              .counts_4 = memory_.take<int32_t>(m),
+                              .selected_counts = memory_.take<int32_t>(m),
+                              .counts_128 = memory_.take<int32_t>(m),
+                              .rows_128 = memory_.take<int32_t>(int64_t{m} * kRows128),
+                              .max_rows_128 = kRows128,
+                              .is_dependent = true};
+    TRY(measure("plan", m, int64_t{4} * m * (kWindow + 2 * kMaxPages + kRows128), [&] {
+      return launch_plan(plan, stream_);
+    }));
+    const DeviceEmbedArgs embed{.table = memory_.take<uint16_t>(int64_t{m} * kHidden),
+                                .hidden = kHidden,
+                                .tokens = rows,
+                                .copies = kStreams,
+                                .out = memory_.floats(int64_t{m} * kStreams * kHidden),
+                                .is_dependent = true};
+    TRY(measure("embed", m, int64_t{m} * kHidden * (2 + 4 * kStreams), [&] {
+      return launch_embed(embed, stream_);
+    }));
+    if (m > 16) return {};
+    DeviceSampleArgs sample{.logits = {.data = memory_.floats(int64_t{m} * kVocab)},
+                            .m = m,
+                            .vocab = kVocab,
+                            .ids = memory_.take<int32_t>(m),
+                            .workspace = memory_.take<std::byte>(sample_workspace_bytes(m, kVocab)),
+                            .is_dependent = true};
+    TRY(measure("sample the largest", m, int64_t{4} * m * kVocab, [&] {
+      return launch_sample(sample, stream_);
+    }));
+    const std::vector<float> temperatures(static_cast<size_t>(m), 1.0f),
+        top_p(static_cast<size_t>(m), 0.95f);
+    auto* const device_temperatures = memory_.floats(m);
+    auto* const device_top_p = memory_.floats(m);
+    TRY(device::copy_to_device(device_temperatures, temperatures.data(), int64_t{m} * 4, stream_));
+    TRY(device::copy_to_device(device_top_p, top_p.data(), int64_t{m} * 4, stream_));
+    TRY(device::synchronize(stream_));
+    sample.temperatures = device_temperatures;
+    sample.seeds = memory_.take<uint64_t>(m);
+    sample.draws = memory_.take<uint64_t>(m);
+    TRY(measure("sample by temperature", m, int64_t{4} * m * kVocab, [&] {
+      return launch_sample(sample, stream_);
+    }));
+    sample.top_p = device_top_p;
+    return measure("sample with top_p", m, int64_t{4} * m * kVocab, [&] {
+      return launch_sample(sample, stream_);
+    });
+  }
+
+  const Run& run_;
+  device::Stream& stream_;
+  Memory& memory_;
+};
 
 Result<void> run(std::vector<std::string> names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   TRY_ASSIGN(device::Buffer buffer, device->allocate(int64_t{1} << 30));
   Memory memory(std::move(buffer));
-  TRY_ASSIGN(const Run bench, Run::start(*device, memory.buffer(), std::move(names)));
-  for (const int64_t tokens : {1, 16, 256}) {
-    TRY(measure_norms(bench, device->stream(), memory, tokens));
-    TRY(measure_hyper(bench, device->stream(), memory, tokens));
-    TRY(measure_experts(bench, device->stream(), memory, tokens));
-  }
+  TRY_ASSIGN(const Run run, Run::start(*device, memory.buffer(), std::move(names)));
+  Bench bench(run, device->stream(), memory);
+  for (const int32_t tokens : {1, 4, 16, 1024}) TRY(bench.all(tokens));
   return {};
 }
 

@@ -114,7 +114,7 @@ struct DevicePlanArgs {
   int32_t direct_tokens = 0;
   int32_t page_tokens = 0;  // tokens per page
   int32_t top_k = 0;        // of the indexer
-  // Outputs. Padding rows get -1 and 0.
+  // Outputs, null where not wanted. Padding rows get -1 and 0.
   int32_t* key_rows = nullptr;         // [m] where a token's key goes
   int32_t* window_rows = nullptr;      // [m, window] positions ascending, then -1
   int32_t* window_counts = nullptr;    // [m]
@@ -517,7 +517,8 @@ struct DeviceSampleArgs {
   const uint64_t* seeds = nullptr;      // [m]; with temperatures
   const uint64_t* draws = nullptr;      // [m] position in the output; with temperatures
   int32_t* ids = nullptr;               // [m]
-  std::byte* workspace = nullptr;       // sample_workspace_bytes(m, vocab)
+  // sample_workspace_bytes(m, vocab), zeros before the first launch; launches leave it reusable.
+  std::byte* workspace = nullptr;
   bool is_dependent = false;
 };
 int64_t sample_workspace_bytes(int32_t m, int64_t vocab);

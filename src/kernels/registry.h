@@ -21,6 +21,7 @@ std::span<const KernelInfo> cpu_avx2_ops_kernels();
 std::span<const KernelInfo> cuda_sm90_kernels();
 std::span<const KernelInfo> cuda_portable_kernels();
 std::span<const KernelInfo> cuda_sm120_kernels();
+std::span<const KernelInfo> cuda_ops_kernels();
 std::span<const KernelInfo> cuda_planned_grouped_matmul_kernels();
 std::span<const KernelInfo> cuda_planned_matmul_kernels();
 std::span<const KernelInfo> cuda_planned_ops_kernels();

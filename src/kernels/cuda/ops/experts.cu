@@ -1,30 +1,21 @@
+// Between the products of the experts: the choice of experts, slots, SwiGLU, forms of rows.
+#include <algorithm>
+#include <cmath>
+
 #include "base/checked_math.h"
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/swiglu.cuh"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/rows.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kValues = 16;  // of a lane: up to 512 experts
-constexpr int kMaxChoices = 32;
+// --- choice ---
 
-struct SelectParams {
-  const float* logits;
-  int64_t logits_stride;
-  int64_t tokens;
-  int num_experts;
-  int k;
-  const float* bias;
-  const int* token_to_experts;
-  const int* token_ids;
-  bool reuse_ids;
-  float scaling;
-  int* ids;
-  int64_t ids_stride;
-  float* weights;
-  int64_t weights_stride;
-};
+constexpr int kSelectWarps = 4;
+constexpr int kMaxChoices = 32;
 
 __device__ __forceinline__ float score_of(float logit) {
   return sqrtf(fmaxf(logit, 0.0f) + log1pf(expf(-fabsf(logit))));
@@ -48,83 +39,239 @@ __device__ __forceinline__ unsigned long long warp_best(unsigned long long value
   return value;
 }
 
-// The id of this lane's choice, lane j the j-th best.
-__device__ int choose(const SelectParams& params, const float* logits) {
+// One warp per token; lane l has experts l, l + 32, ..., up to kValues of them. Lane j makes the
+// j-th choice.
+template <int kValues>
+__global__ void __launch_bounds__(kSelectWarps * 32)
+    select_experts(const DeviceSelectExpertsArgs args) {
+  constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
+  __shared__ float scores[kSelectWarps][kValues * 32];
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kSelectWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
+  float* const own_scores = scores[threadIdx.x / 32];
+  const bool is_scored = !args.reuse_ids && args.token_to_experts == nullptr;
+  float bias[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const int id = lane + 32 * i;
+    bias[i] = is_scored && args.bias != nullptr && id < args.num_experts ? args.bias[id] : 0.0f;
+  }
+  launch_dependents();
+  wait_for_predecessors();
+  if (t >= args.tokens.m) return;
+  int* const ids = args.ids + t * args.choices;
+  float* const weights = args.weights + t * args.choices;
+  if (__ldcg(args.tokens.sequences + t) < 0) {
+    if (lane < args.choices) {
+      ids[lane] = -1;
+      weights[lane] = 0;
+    }
+    return;
+  }
+  const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.num_experts;
   unsigned long long candidates[kValues];
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
     const int id = lane + 32 * i;
     candidates[i] = 0;
-    if (id >= params.num_experts) continue;
-    candidates[i] =
-        candidate(score_of(logits[id]) + (params.bias == nullptr ? 0.0f : params.bias[id]), id);
+    if (id >= args.num_experts) continue;
+    const float score = score_of(sum1(args.logits, split_stride, t * args.num_experts + id));
+    own_scores[id] = score;
+    candidates[i] = candidate(score + bias[i], id);
   }
+  __syncwarp();
   int own = 0;
-  for (int j = 0; j < params.k; ++j) {
-    unsigned long long best = 0;
+  if (!is_scored) {
+    const int* const given =
+        args.reuse_ids
+            ? ids
+            : args.token_to_experts + static_cast<int64_t>(args.tokens.ids[t]) * args.choices;
+    if (lane < args.choices) own = given[lane];
+  } else {
+    for (int j = 0; j < args.choices; ++j) {
+      unsigned long long best = 0;
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) best = candidates[i] > best ? candidates[i] : best;
-    best = warp_best(best);
+      for (int i = 0; i < kValues; ++i) best = candidates[i] > best ? candidates[i] : best;
+      best = warp_best(best);
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      if (candidates[i] == best) candidates[i] = 0;
+      for (int i = 0; i < kValues; ++i) {
+        if (candidates[i] == best) candidates[i] = 0;
+      }
+      if (lane == j) own = static_cast<int>(~static_cast<uint32_t>(best));
     }
-    if (lane == j) own = static_cast<int>(~static_cast<uint32_t>(best));
   }
-  return own;
+  const float score = lane < args.choices ? own_scores[own] : 0.0f;
+  float sum = kMinSum;
+  for (int j = 0; j < args.choices; ++j) sum += __shfl_sync(~0U, score, j);
+  if (lane >= args.choices) return;
+  ids[lane] = own;
+  weights[lane] = score / sum * args.routed_scaling_factor;
 }
 
-// One warp per token.
-__global__ void __launch_bounds__(kWarps * 32) select_experts(const SelectParams params) {
-  constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  if (token >= params.tokens) return;
-  const float* const logits = params.logits + token * params.logits_stride;
-  int* const ids = params.ids + token * params.ids_stride;
-  int id = 0;
-  if (params.reuse_ids) {
-    if (lane < params.k) id = ids[lane];
-  } else if (params.token_to_experts != nullptr) {
-    const auto row = static_cast<int64_t>(params.token_ids[token]) * params.k;
-    if (lane < params.k) id = params.token_to_experts[row + lane];
-  } else {
-    id = choose(params, logits);
+// --- slots ---
+
+// Exclusive prefix sum over the block's threads, and the total. Warps must be full.
+struct Prefix {
+  int before;
+  int total;
+};
+__device__ Prefix block_prefix(int value) {
+  __shared__ int warp_sums[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  int inclusive = value;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0U, inclusive, step);
+    if (lane >= step) inclusive += other;
   }
-  const float score = lane < params.k ? score_of(logits[id]) : 0.0f;
-  float sum = kMinSum;
-  for (int j = 0; j < params.k; ++j) sum += __shfl_sync(~0U, score, j);
-  if (lane >= params.k) return;
-  ids[lane] = id;
-  params.weights[token * params.weights_stride + lane] = score / sum * params.scaling;
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  int before = inclusive - value, total = 0;
+  for (int w = 0; w < num_warps; ++w) {
+    if (w < warp) before += warp_sums[w];
+    total += warp_sums[w];
+  }
+  return {before, total};
+}
+
+// One block; thread e serves expert e. Membership is a bit mask per expert, so that the order in
+// which threads meet does not matter; pairs come in batches of as many as the masks hold, first to
+// count members, then to place them.
+constexpr int kMaskBytes = 96 << 10;
+__global__ void __launch_bounds__(1024) make_slots(const DeviceMakeSlotsArgs args, int words) {
+  extern __shared__ uint32_t members[];  // [words][num_experts]
+  const int expert = threadIdx.x, num_experts = args.num_experts;
+  const int batch = words * 32;
+  launch_dependents();
+  wait_for_predecessors();
+  const auto mark = [&](int first) {
+    for (int i = threadIdx.x; i < words * num_experts; i += blockDim.x) members[i] = 0;
+    __syncthreads();
+    const int end = min(args.num_pairs, first + batch);
+    for (int pair = first + static_cast<int>(threadIdx.x); pair < end; pair += blockDim.x) {
+      const int id = __ldcg(args.ids + pair);
+      if (id < 0 || id >= num_experts) continue;
+      atomicOr(members + (pair - first) / 32 * num_experts + id, 1U << ((pair - first) % 32));
+    }
+    __syncthreads();
+  };
+  int num_members = 0;
+  for (int first = 0; first < args.num_pairs; first += batch) {
+    mark(first);
+    for (int word = 0; expert < num_experts && word < words; ++word) {
+      num_members += __popc(members[word * num_experts + expert]);
+    }
+    __syncthreads();
+  }
+  const int num_slots = (num_members + args.rows - 1) / args.rows;
+  const Prefix slots = block_prefix(num_slots);
+  if (threadIdx.x == 0) *args.count = slots.total;
+  for (int i = 0; i < num_slots; ++i) args.experts[slots.before + i] = expert;
+  int* out = args.pairs + static_cast<int64_t>(slots.before) * args.rows;
+  int* const end = out + static_cast<int64_t>(num_slots) * args.rows;
+  const bool has_one_batch = args.num_pairs <= batch;
+  for (int first = 0; first < args.num_pairs; first += batch) {
+    if (!has_one_batch) mark(first);
+    for (int word = 0; expert < num_experts && word < words; ++word) {
+      for (uint32_t bits = members[word * num_experts + expert]; bits != 0; bits &= bits - 1) {
+        *out++ = first + word * 32 + __ffs(static_cast<int>(bits)) - 1;
+      }
+    }
+    __syncthreads();
+  }
+  while (out != end) *out++ = -1;
+}
+
+// --- SwiGLU and forms ---
+
+constexpr int kRowWarps = 4;
+
+// One warp per 128 columns of a row. Bytes: 8 splits per value and the forms.
+__global__ void __launch_bounds__(kRowWarps * 32)
+    activate(const DeviceSwigluArgs args, float limit) {
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t groups = (args.n + kGroup - 1) / kGroup;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  const int64_t t = item / groups, group = item % groups;
+  if (t >= args.m) return;
+  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
+  const int64_t split_stride = 2 * args.m * args.n;
+  const float4 gate = sum4(args.x, split_stride, 2 * t * args.n + column, left);
+  const float4 up = sum4(args.x, split_stride, (2 * t + 1) * args.n + column, left);
+  write_group(args.y,
+              args.m,
+              args.n,
+              t,
+              group,
+              {swiglu(gate.x, up.x, limit),
+               swiglu(gate.y, up.y, limit),
+               swiglu(gate.z, up.z, limit),
+               swiglu(gate.w, up.w, limit)});
+}
+
+// One warp per 128 columns of a row. Bytes: 2, or 4 splits, per value and the forms.
+__global__ void __launch_bounds__(kRowWarps * 32) quantize(const DeviceQuantizeArgs args) {
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t groups = (args.k + kGroup - 1) / kGroup;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  const int64_t t = item / groups, group = item % groups;
+  if (t >= args.m) return;
+  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.k - column;
+  const int64_t index = t * args.k + column;
+  const float4 v = args.x_bf16 != nullptr
+                       ? load4(static_cast<const uint16_t*>(args.x_bf16) + index, left)
+                       : sum4(args.x_sums, args.m * args.k, index, left);
+  write_group(args.y, args.m, args.k, t, group, v);
+}
+
+uint32_t row_blocks(int64_t m, int64_t k) {
+  return static_cast<uint32_t>(ceil_div(m * ceil_div(k, kGroup), kRowWarps));
 }
 
 }  // namespace
 
-Result<void> launch_select_experts(const SelectExpertsArgs& args, device::Stream& stream) {
-  const auto num_experts = static_cast<int>(args.logits.shape[1]);
-  const auto k = static_cast<int>(args.ids.shape[1]);
-  DCHECK(num_experts <= kValues * 32 && k <= kMaxChoices && k <= num_experts) << num_experts;
-  const int64_t tokens = args.logits.num_rows();
-  return launch_kernel(
-      &select_experts,
-      {.grid = static_cast<uint32_t>(ceil_div(tokens, kWarps)), .block = kWarps * 32},
-      stream,
-      SelectParams{.logits = args.logits.as<float>(),
-                   .logits_stride = args.logits.row_stride,
-                   .tokens = tokens,
-                   .num_experts = num_experts,
-                   .k = k,
-                   .bias = args.bias,
-                   .token_to_experts = args.token_to_experts,
-                   .token_ids = args.token_ids.data(),
-                   .reuse_ids = args.reuse_ids,
-                   .scaling = args.routed_scaling_factor,
-                   .ids = args.ids.as<int32_t>(),
-                   .ids_stride = args.ids.row_stride,
-                   .weights = args.weights.as<float>(),
-                   .weights_stride = args.weights.row_stride});
+Result<void> launch_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream) {
+  DCHECK(args.num_experts <= 512 && args.choices <= kMaxChoices) << args.num_experts;
+  return launch_kernel(args.num_experts <= 256 ? &select_experts<8> : &select_experts<16>,
+                       {.grid = static_cast<uint32_t>(ceil_div(args.tokens.m, kSelectWarps)),
+                        .block = kSelectWarps * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args);
+}
+
+Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
+  DCHECK(args.num_experts <= 1024) << args.num_experts;
+  const int64_t most = kMaskBytes / (args.num_experts * 4);
+  const auto words =
+      static_cast<int32_t>(std::min(most, ceil_div(std::max(args.num_pairs, 1), 32)));
+  return launch_kernel(&make_slots,
+                       {.block = static_cast<uint32_t>(round_up(args.num_experts, 32)),
+                        .shared_bytes = words * args.num_experts * 4,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args,
+                       words);
+}
+
+Result<void> launch_swiglu(const DeviceSwigluArgs& args, device::Stream& stream) {
+  return launch_kernel(&activate,
+                       {.grid = row_blocks(args.m, args.n),
+                        .block = kRowWarps * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args,
+                       args.limit > 0 ? args.limit : INFINITY);
+}
+
+Result<void> launch_quantize(const DeviceQuantizeArgs& args, device::Stream& stream) {
+  return launch_kernel(&quantize,
+                       {.grid = row_blocks(args.m, args.k),
+                        .block = kRowWarps * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args);
 }
 
 }  // namespace nibble::kernels::cuda

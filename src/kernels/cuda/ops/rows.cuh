@@ -1,0 +1,245 @@
+// Rows of values as the small ops read and write them. A warp takes 128 neighbouring columns, each
+// lane four. Widths and alignment are free: where four values do not lie together, they move one by
+// one. Device code only.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/fp8.cuh"
+#include "kernels/device_args.h"
+
+namespace nibble::kernels::cuda {
+
+constexpr int kGroup = 128;  // columns of a warp
+
+// Exchanged with other launches, so loads bypass the first cache.
+__device__ __forceinline__ bool is_aligned(const void* pointer, uintptr_t bytes) {
+  return (reinterpret_cast<uintptr_t>(pointer) & (bytes - 1)) == 0;
+}
+// Up to four values; what is beyond `count` is 0.
+__device__ __forceinline__ float4 load4(const float* from, int64_t count) {
+  if (count >= 4 && is_aligned(from, 16)) return __ldcg(reinterpret_cast<const float4*>(from));
+  float4 v{0, 0, 0, 0};
+  if (count > 0) v.x = __ldcg(from);
+  if (count > 1) v.y = __ldcg(from + 1);
+  if (count > 2) v.z = __ldcg(from + 2);
+  if (count > 3) v.w = __ldcg(from + 3);
+  return v;
+}
+__device__ __forceinline__ float bf16_value(uint32_t bits) { return __uint_as_float(bits << 16); }
+__device__ __forceinline__ float4 load4(const uint16_t* from, int64_t count) {
+  if (count >= 4 && is_aligned(from, 8)) {
+    const uint2 q = __ldcg(reinterpret_cast<const uint2*>(from));
+    return {bf16_value(q.x),
+            __uint_as_float(q.x & 0xFFFF0000U),
+            bf16_value(q.y),
+            __uint_as_float(q.y & 0xFFFF0000U)};
+  }
+  float4 v{0, 0, 0, 0};
+  if (count > 0) v.x = bf16_value(__ldcg(from));
+  if (count > 1) v.y = bf16_value(__ldcg(from + 1));
+  if (count > 2) v.z = bf16_value(__ldcg(from + 2));
+  if (count > 3) v.w = bf16_value(__ldcg(from + 3));
+  return v;
+}
+__device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+__device__ __forceinline__ float sum_of_squares(const float4& v) {
+  return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w)));
+}
+
+// Four values of a product, its partial sums added in order.
+//   sums: [splits, m, width]; `index` counts elements of one split
+__device__ __forceinline__ float4 sum4(const DeviceSums& sums,
+                                       int64_t split_stride,
+                                       int64_t index,
+                                       int64_t count) {
+  float4 total = load4(sums.data + index, count);
+#pragma unroll 4
+  for (int split = 1; split < sums.splits; ++split) {
+    total = total + load4(sums.data + split * split_stride + index, count);
+  }
+  return total;
+}
+__device__ __forceinline__ float sum1(const DeviceSums& sums, int64_t split_stride, int64_t index) {
+  float total = __ldcg(sums.data + index);
+#pragma unroll 4
+  for (int split = 1; split < sums.splits; ++split) {
+    total += __ldcg(sums.data + split * split_stride + index);
+  }
+  return total;
+}
+
+__device__ __forceinline__ void store4(float* to, const float4& v, int64_t count) {
+  if (count >= 4 && is_aligned(to, 16)) {
+    *reinterpret_cast<float4*>(to) = v;
+    return;
+  }
+  if (count > 0) to[0] = v.x;
+  if (count > 1) to[1] = v.y;
+  if (count > 2) to[2] = v.z;
+  if (count > 3) to[3] = v.w;
+}
+__device__ __forceinline__ uint32_t bf16_bits(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+__device__ __forceinline__ void store4(uint16_t* to, const float4& v, int64_t count) {
+  if (count >= 4 && is_aligned(to, 8)) {
+    *reinterpret_cast<uint2*>(to) = {bf16_bits(v.x) | bf16_bits(v.y) << 16,
+                                     bf16_bits(v.z) | bf16_bits(v.w) << 16};
+    return;
+  }
+  if (count > 0) to[0] = static_cast<uint16_t>(bf16_bits(v.x));
+  if (count > 1) to[1] = static_cast<uint16_t>(bf16_bits(v.y));
+  if (count > 2) to[2] = static_cast<uint16_t>(bf16_bits(v.z));
+  if (count > 3) to[3] = static_cast<uint16_t>(bf16_bits(v.w));
+}
+
+__device__ __forceinline__ float largest_of(const float4& v) {
+  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+__device__ __forceinline__ uint32_t e4m3_codes(const float4& v, uint32_t exponent) {
+  const float values[4] = {v.x, v.y, v.z, v.w};
+  return to_e4m3x4(values, inverse_power_of_two(exponent));
+}
+
+// Writes columns [128 group, 128 group + 128) of row `row` of an [m, k] matrix in every form that
+// is not null. The whole warp calls it, lane l with columns 4 l .. 4 l + 3 of the group.
+__device__ __forceinline__ void write_group(
+    const ActivationForms& y, int64_t m, int64_t k, int64_t row, int64_t group, const float4& v) {
+  const int lane = threadIdx.x % 32;
+  const int64_t column = group * kGroup + lane * 4;
+  if (y.f32 != nullptr) store4(y.f32 + row * k + column, v, k - column);
+  if (y.bf16 != nullptr) {
+    store4(static_cast<uint16_t*>(y.bf16) + row * k + column, v, k - column);
+  }
+  if (y.fp8 == nullptr && y.fp8_blocks == nullptr) return;
+  const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));
+  const uint32_t codes = e4m3_codes(v, exponent);
+  if (y.fp8 != nullptr) {
+    *reinterpret_cast<uint32_t*>(y.fp8 + row * k + column) = codes;
+    if (lane == 0) y.fp8_scales[row * (k / kGroup) + group] = power_of_two(exponent);
+  }
+  if (y.fp8_blocks != nullptr) {
+    const Fp8BlockRow place =
+        fp8_block_row(reinterpret_cast<uint8_t*>(y.fp8_blocks), m, k, row, group);
+    *reinterpret_cast<uint32_t*>(place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4) = codes;
+    if (lane == 0) *place.scale = power_of_two(exponent);
+  }
+}
+
+// --- rotation ---
+
+// Sine and cosine of f32(position) * freq rounded to f32, which may be millions of turns.
+__device__ __forceinline__ float2 rotation_of(int position, float freq) {
+  constexpr double kInversePi = 0.31830988618379067154;
+  const double half_turns =
+      static_cast<double>(__fmul_rn(static_cast<float>(position), freq)) * kInversePi;
+  const double rest = half_turns - 2.0 * rint(half_turns * 0.5);
+  float sin, cos;
+  sincospif(static_cast<float>(rest), &sin, &cos);
+  return {sin, cos};
+}
+__device__ __forceinline__ void rotate_pair(float& x, float& y, const float2& sin_cos) {
+  const float first = x;
+  x = first * sin_cos.y - y * sin_cos.x;
+  y = first * sin_cos.x + y * sin_cos.y;
+}
+// Rotates what of columns [column, column + 4) of a head lies in its rotary end.
+__device__ __forceinline__ void rotate4(float4& v,
+                                        int column,
+                                        int head_dim,
+                                        const DeviceRotation& rotation,
+                                        int position,
+                                        bool inverse) {
+  const int first = column - (head_dim - rotation.num_rotary);
+  if (first >= 0 && column < head_dim) {
+    float2 sin_cos = rotation_of(position, rotation.freqs[first / 2]);
+    if (inverse) sin_cos.x = -sin_cos.x;
+    rotate_pair(v.x, v.y, sin_cos);
+  }
+  if (first + 2 >= 0 && column + 2 < head_dim) {
+    float2 sin_cos = rotation_of(position, rotation.freqs[(first + 2) / 2]);
+    if (inverse) sin_cos.x = -sin_cos.x;
+    rotate_pair(v.z, v.w, sin_cos);
+  }
+}
+
+// --- stored keys ---
+
+constexpr int kKeyBlock = 64;  // of quant/fp8_key.h
+
+// Where a key vector's parts lie, as quant::Fp8KeyLayout; without rotary columns the key is an
+// indexer's, quant::fp8_index_key_bytes().
+struct Fp8Key {
+  int num_codes;
+  int scales_offset;
+  int row_bytes;
+
+  __device__ __forceinline__ Fp8Key(int width, int num_rotary)
+      : num_codes(width - num_rotary),
+        scales_offset(num_codes + 2 * num_rotary),
+        row_bytes(num_rotary == 0 ? width + 4
+                                  : (scales_offset + num_codes / kKeyBlock + 7) / 8 * 8) {}
+};
+
+// Columns [128 group, 128 group + 128) of a key vector in FP8; the whole warp calls it.
+__device__ __forceinline__ void store_fp8_group(
+    const float4& v, int group, int width, int num_rotary, uint8_t* pool, int64_t row) {
+  constexpr float kLargest = 0x1p126F;  // quant::kLargestFp8Key
+  const Fp8Key layout(width, num_rotary);
+  const int lane = threadIdx.x % 32, column = group * kGroup + lane * 4;
+  uint8_t* const out = pool + row * layout.row_bytes;
+  const int lanes = num_rotary == 0 ? 32 : 16;  // that share a scale
+  float amax = largest_of(v);
+  const bool is_bad = !(fabsf(v.x) <= kLargest && fabsf(v.y) <= kLargest &&
+                        fabsf(v.z) <= kLargest && fabsf(v.w) <= kLargest);
+  const uint32_t bad = __ballot_sync(~0U, is_bad);
+  const bool is_nan = (lanes == 32 ? bad : bad >> (lane & 16) & 0xFFFFU) != 0;
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+  }
+  const uint32_t exponent = e4m3_scale_exponent(amax);
+  if (column < layout.num_codes) {
+    *reinterpret_cast<uint32_t*>(out + column) = is_nan ? 0 : e4m3_codes(v, exponent);
+  } else if (column < width) {
+    store4(reinterpret_cast<uint16_t*>(out + layout.num_codes) + column - layout.num_codes,
+           v,
+           width - column);
+  }
+  if (num_rotary == 0) {
+    if (lane == 0) {
+      *reinterpret_cast<float*>(out + width) =
+          is_nan ? __uint_as_float(0x7FC00000U) : power_of_two(exponent);
+    }
+    return;
+  }
+  if (lane % 16 == 0 && column < layout.num_codes) {
+    out[layout.scales_offset + column / kKeyBlock] = static_cast<uint8_t>(is_nan ? 255 : exponent);
+  }
+  const int end = layout.scales_offset + layout.num_codes / kKeyBlock;
+  if (group == 0 && end + lane < layout.row_bytes) out[end + lane] = 0;
+}
+
+// The same in the dtype of a pool: kF32, kBf16 or kF8E4m3.
+__device__ __forceinline__ void store_key_group(const float4& v,
+                                                int group,
+                                                int width,
+                                                DType dtype,
+                                                int num_rotary,
+                                                std::byte* pool,
+                                                int64_t row) {
+  const int column = group * kGroup + static_cast<int>(threadIdx.x % 32) * 4;
+  if (dtype == DType::kF32) {
+    store4(reinterpret_cast<float*>(pool) + row * width + column, v, width - column);
+  } else if (dtype == DType::kBf16) {
+    store4(reinterpret_cast<uint16_t*>(pool) + row * width + column, v, width - column);
+  } else {
+    store_fp8_group(v, group, width, num_rotary, reinterpret_cast<uint8_t*>(pool), row);
+  }
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,523 @@
+// The residual streams: their update with the first part of the next read, the rest of the read,
+// and norms. Source of the design: spec "kernels" 8.3.
+#include <algorithm>
+
+#include "base/checked_math.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/rows.cuh"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+constexpr int kStreams = 4;                      // at most
+constexpr int kMix = (2 + kStreams) * kStreams;  // at most
+constexpr int kMixStride = 32;                   // of kMix + 1 sums
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// --- update ---
+
+constexpr int kColumns = 64;  // of a tile: all streams of so many columns
+constexpr int kTokens = 8;    // that share a tile of fn
+constexpr int kUpdateThreads = 256;
+constexpr int kTileVectors = kStreams * kColumns / 4;
+constexpr int kOwners = kUpdateThreads / kTileVectors;  // groups of threads that share rows of fn
+
+// Adds the first kCount values over the warp's lanes; lane l gets the sum of value l * kCount / 32.
+// The tree is the same for every value.
+template <int kCount, int kStep = 16>
+__device__ __forceinline__ float transposed_sum(float* v) {
+  constexpr int kHalf = kCount / 2;
+  if constexpr (kStep == 0) {
+    return v[0];
+  } else if constexpr (kHalf == 0) {
+    v[0] += __shfl_xor_sync(~0U, v[0], kStep);
+    return transposed_sum<kCount, kStep / 2>(v);
+  } else {
+    const bool is_upper = (threadIdx.x & kStep) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float other = __shfl_xor_sync(~0U, is_upper ? v[i] : v[i + kHalf], kStep);
+      v[i] = (is_upper ? v[i + kHalf] : v[i]) + other;
+    }
+    return transposed_sum<kHalf, kStep / 2>(v);
+  }
+}
+
+// What a thread needs of one token and column for the update.
+struct UpdateInput {
+  float y;
+  float old[kStreams];
+};
+
+__device__ __forceinline__ UpdateInput read_update(const DeviceStreamUpdateArgs& args,
+                                                   int64_t token,
+                                                   int64_t column) {
+  constexpr int kAtOnce = 8;
+  UpdateInput in{};
+  const float* const state = args.streams + token * args.hc_mult * args.hidden + column;
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    if (i < args.hc_mult) in.old[i] = __ldcg(state + i * args.hidden);
+  }
+  if (args.post == nullptr) return in;
+  in.y = sum1(args.y, args.m * args.hidden, token * args.hidden + column);
+  if (args.pairs == nullptr) return in;
+  const float* const pairs = args.pairs + token * args.choices * args.hidden + column;
+  for (int first = 0; first < args.choices; first += kAtOnce) {
+    float parts[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      parts[j] = first + j < args.choices ? __ldcg(pairs + (first + j) * args.hidden) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j < args.choices) in.y += parts[j];
+    }
+  }
+  return in;
+}
+
+// One block per part of the columns and, where there are many, per share of the tokens, eight at a
+// time. A thread updates one column of two tokens; the new state of a tile meets fn through shared
+// memory, where a thread owns four values and kRows rows of fn, which it reads before the kernels
+// ahead have ended.
+// Bytes: per token 8 M D + 4 D (splits + choices); fn once.
+template <int kRows>
+__global__ void __launch_bounds__(kUpdateThreads)
+    stream_update(const DeviceStreamUpdateArgs args, int64_t part_columns) {
+  constexpr int kRounds = kTokens * kColumns / kUpdateThreads;
+  constexpr int kSums = kTokens * kRows;
+  __shared__ float4 tile[kTokens][kTileVectors];
+  __shared__ float coefficients[kTokens][kStreams * (kStreams + 1)];  // comb, post
+  __shared__ float reduced[kUpdateThreads / 32][kSums];
+  __shared__ float squares[kUpdateThreads / 32][kRounds];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int column = threadIdx.x % kColumns, turn = threadIdx.x / kColumns;
+  const int vector = threadIdx.x % kTileVectors, owner = threadIdx.x / kTileVectors;
+  const int vector_stream = vector / (kColumns / 4), vector_column = vector % (kColumns / 4) * 4;
+  const int mult = args.hc_mult;
+  const int64_t begin = min(args.hidden, blockIdx.x * part_columns);
+  const int64_t end = min(args.hidden, begin + part_columns);
+  const int64_t width = mult * args.hidden;
+  const bool has_one_tile = end - begin <= kColumns;
+
+  float4 fn[kRows];
+  const auto read_fn = [&](int64_t tile_begin) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = owner * kRows + r;
+      const int64_t left = end - (tile_begin + vector_column);
+      const bool is_wanted = args.fn != nullptr && row < args.num_mix && vector_stream < mult;
+      const float* const from = args.fn + row * width + vector_stream * args.hidden + tile_begin;
+      fn[r] = is_wanted && left > 0 ? __ldg(reinterpret_cast<const float4*>(from + vector_column))
+                                    : float4{0, 0, 0, 0};
+    }
+  };
+  launch_dependents();
+  if (has_one_tile) read_fn(begin);
+  wait_for_predecessors();
+
+  for (int64_t first = blockIdx.y * kTokens; first < args.m; first += gridDim.y * kTokens) {
+    const int coefficient = threadIdx.x % 32, own_token = threadIdx.x / 32;
+    if (args.post != nullptr && first + own_token < args.m && coefficient < mult * (mult + 1)) {
+      const int64_t token = first + own_token;
+      coefficients[own_token][coefficient] =
+          coefficient < mult * mult ? __ldcg(args.comb + token * mult * mult + coefficient)
+                                    : __ldcg(args.post + token * mult + coefficient - mult * mult);
+    }
+    float sums[kSums] = {};
+    float own_squares[kRounds] = {};
+    for (int64_t tile_begin = begin; tile_begin < end; tile_begin += kColumns) {
+      if (!has_one_tile) read_fn(tile_begin);
+      const int64_t own_column = tile_begin + column;
+      UpdateInput in[kRounds];
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const int64_t token = first + round * (kTokens / kRounds) + turn;
+        in[round] = {};
+        if (token < args.m && own_column < end) in[round] = read_update(args, token, own_column);
+      }
+      __syncthreads();  // coefficients are there, and nobody reads the last tile
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const int in_chunk = round * (kTokens / kRounds) + turn;
+        const int64_t token = first + in_chunk;
+        const bool is_valid = token < args.m && own_column < end;
+        const float* const comb = coefficients[in_chunk];
+        const float* const post = comb + mult * mult;
+#pragma unroll
+        for (int j = 0; j < kStreams; ++j) {
+          float value = in[round].old[j];
+          if (args.post != nullptr && j < mult && is_valid) {
+            value = post[j] * in[round].y;
+#pragma unroll
+            for (int i = 0; i < kStreams; ++i) {
+              if (i < mult) value = fmaf(comb[i * mult + j], in[round].old[i], value);
+            }
+            args.streams[(token * mult + j) * args.hidden + own_column] = value;
+          }
+          reinterpret_cast<float*>(tile[in_chunk])[j * kColumns + column] = value;
+          own_squares[round] = fmaf(value, value, own_squares[round]);
+        }
+      }
+      if (args.fn == nullptr) continue;
+      __syncthreads();
+#pragma unroll
+      for (int token = 0; token < kTokens; ++token) {
+        const float4 v = tile[token][vector];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float& sum = sums[token * kRows + r];
+          sum = fmaf(fn[r].x, v.x, fmaf(fn[r].y, v.y, fmaf(fn[r].z, v.z, fmaf(fn[r].w, v.w, sum))));
+        }
+      }
+    }
+    if (args.fn == nullptr) {
+      __syncthreads();
+      continue;
+    }
+    // Of the sums, 32 at a time and then the rest, a power of two.
+    constexpr int kWhole = kSums / 32 * 32, kRest = kSums - kWhole;
+    if constexpr (kWhole > 0) {
+#pragma unroll
+      for (int part = 0; part < kWhole; part += 32) {
+        float values[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) values[i] = sums[part + i];
+        reduced[warp][part + lane] = transposed_sum<32>(values);
+      }
+    }
+    if constexpr (kRest > 0) {
+      float values[kRest];
+#pragma unroll
+      for (int i = 0; i < kRest; ++i) values[i] = sums[kWhole + i];
+      const float sum = transposed_sum<kRest>(values);
+      if (lane % (32 / kRest) == 0) reduced[warp][kWhole + lane / (32 / kRest)] = sum;
+    }
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const float sum = warp_sum(own_squares[round]);
+      if (lane == 0) squares[warp][round] = sum;
+    }
+    __syncthreads();
+    constexpr int kWarpsPerOwner = kTileVectors / 32, kWarpsPerTurn = kColumns / 32;
+    const int num_sums = args.num_mix + 1;
+    for (int i = threadIdx.x; i < kTokens * num_sums; i += kUpdateThreads) {
+      const int token = i / num_sums, row = i % num_sums;
+      if (first + token >= args.m) break;
+      float sum = 0;
+      if (row < args.num_mix) {
+        const int from = row / kRows * kWarpsPerOwner;
+        for (int w = 0; w < kWarpsPerOwner; ++w) {
+          sum += reduced[from + w][token * kRows + row % kRows];
+        }
+      } else {
+        const int from = token % (kTokens / kRounds) * kWarpsPerTurn;
+        for (int w = 0; w < kWarpsPerTurn; ++w) {
+          sum += squares[from + w][token / (kTokens / kRounds)];
+        }
+      }
+      args.partials[((first + token) * args.parts + blockIdx.x) * num_sums + row] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+// --- read and norm ---
+
+// The values of one row over the block's first kWarps warps: warp w has groups w, w + kWarps, ...
+template <int kKept>
+struct RowValues {
+  float4 group[kKept];
+};
+
+// The norm's factor of a row that the first kWarps warps hold; they alone call it.
+template <int kWarps, int kKept>
+__device__ __forceinline__ float inverse_rms_of(const RowValues<kKept>& x, int64_t k, float eps) {
+  __shared__ float warps[kWarps];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) squares += sum_of_squares(x.group[i]);
+  squares = warp_sum(squares);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = squares;
+  named_barrier_sync(1, kWarps * 32);
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += warps[w];
+  return rsqrtf(sum / static_cast<float>(k) + eps);
+}
+
+template <int kWarps, int kKept>
+__device__ __forceinline__ void write_normed(const RowValues<kKept>& x,
+                                             float factor,
+                                             const float* gamma,
+                                             const ActivationForms& y,
+                                             int64_t m,
+                                             int64_t k,
+                                             int64_t row) {
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t group = threadIdx.x / 32 + i * kWarps;
+    const int64_t column = group * kGroup + threadIdx.x % 32 * 4;
+    if (group * kGroup >= k) break;
+    const float4 g = gamma == nullptr ? float4{1, 1, 1, 1} : load4(gamma + column, k - column);
+    const float4 v = x.group[i];
+    write_group(y,
+                m,
+                k,
+                row,
+                group,
+                {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w});
+  }
+}
+
+// Softmax of the rows of a 4x4 matrix, then Sinkhorn; columns are normalised last. Lane 4 i + j of
+// each 16 holds element (i, j). The sums have one order in all lanes of a row or column.
+__device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
+  const auto sum_over = [](float value, int step) {
+    const float second = __shfl_xor_sync(~0U, value, step);
+    const float third = __shfl_xor_sync(~0U, value, 2 * step);
+    const float fourth = __shfl_xor_sync(~0U, value, 3 * step);
+    return (value + second) + (third + fourth);
+  };
+  constexpr int kRow = 1, kColumn = 4;  // distance of neighbours
+  float largest = fmaxf(logit, __shfl_xor_sync(~0U, logit, kRow));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2 * kRow));
+  float value = expf(logit - largest);
+  value = value / sum_over(value, kRow) + eps;
+  value = __fdividef(value, sum_over(value, kColumn) + eps);
+  for (int i = 1; i < iterations; ++i) {
+    value = __fdividef(value, sum_over(value, kRow) + eps);
+    value = __fdividef(value, sum_over(value, kColumn) + eps);
+  }
+  return value;
+}
+
+// The same for fewer streams, by one thread.
+__device__ void sinkhorn(float* comb, int size, int iterations, float eps) {
+  const auto normalise = [&](int first, int step) {
+    float sum = eps;
+    for (int i = 0; i < size; ++i) sum += comb[first + i * step];
+    for (int i = 0; i < size; ++i) comb[first + i * step] /= sum;
+  };
+  for (int row = 0; row < size; ++row) {
+    float* const line = comb + row * size;
+    float largest = line[0], sum = 0;
+    for (int j = 1; j < size; ++j) largest = fmaxf(largest, line[j]);
+    for (int j = 0; j < size; ++j) sum += line[j] = expf(line[j] - largest);
+    for (int j = 0; j < size; ++j) line[j] = line[j] / sum + eps;
+  }
+  for (int column = 0; column < size; ++column) normalise(column, size);
+  for (int i = 1; i < iterations; ++i) {
+    for (int row = 0; row < size; ++row) normalise(row * size, 1);
+    for (int column = 0; column < size; ++column) normalise(column, size);
+  }
+}
+
+// Writes `post` and `comb` of row t from the mixing logits. One warp.
+//   mix: [num_mix] in shared memory
+__device__ __forceinline__ void write_coefficients(const DeviceStreamMixArgs& args,
+                                                   float* mix,
+                                                   int64_t t) {
+  const int lane = threadIdx.x % 32, mult = args.hc_mult;
+  if (lane < mult) args.post[t * mult + lane] = 2.0f * sigmoid(mix[mult + lane]);
+  float* const comb = mix + 2 * mult;
+  float* const out = args.comb + t * mult * mult;
+  if (mult == 4) {
+    const float value = sinkhorn4(comb[lane % 16], args.sinkhorn_iters, args.hc_eps);
+    if (lane < 16) out[lane] = value;
+    return;
+  }
+  if (lane == 0) sinkhorn(comb, mult, args.sinkhorn_iters, args.hc_eps);
+  __syncwarp();
+  if (lane < mult * mult) out[lane] = comb[lane];
+}
+
+// The mixing logits of stream row `row` in `mix` and the streams' shares in `pre`. Every thread.
+template <int kAllWarps>
+__device__ __forceinline__ void mix_partials(const DeviceStreamMixArgs& args,
+                                             int64_t row,
+                                             float* mix,
+                                             float* pre) {
+  __shared__ float sums[kAllWarps][kMixStride];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int num_sums = args.num_mix + 1;
+  float sum = 0;
+  if (lane < num_sums) {
+    const float* const from = args.partials + row * args.parts * num_sums + lane;
+#pragma unroll 4
+    for (int part = warp; part < args.parts; part += kAllWarps)
+      sum += __ldcg(from + part * num_sums);
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp == 0) {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kAllWarps; ++w) total += sums[w][lane];
+    const float squares = __shfl_sync(~0U, total, args.num_mix);
+    const float inverse_rms =
+        rsqrtf(squares / static_cast<float>(args.hc_mult * args.hidden) + args.norm_eps);
+    if (lane < args.num_mix) {
+      const float value =
+          total * inverse_rms * args.scale[min(lane / args.hc_mult, 2)] + args.base[lane];
+      mix[lane] = value;
+      if (lane < args.hc_mult) pre[lane] = sigmoid(value) + args.hc_eps;
+    }
+  }
+  __syncthreads();
+}
+
+// One block per row: kWarps warps combine, norm and quantise, one more makes `post` and `comb`
+// beside them. With kEarly the streams are read before their shares are known: for few rows.
+// Bytes: per row 4 M D, 4 parts (num_mix + 1), and the forms.
+template <int kWarps, int kKept, bool kEarly>
+__global__ void __launch_bounds__((kWarps + 1) * 32) stream_mix(const DeviceStreamMixArgs args) {
+  __shared__ float mix[kMix];
+  __shared__ float pre[kStreams];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t t = blockIdx.x;
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t row = args.rows == nullptr ? t : __ldcg(args.rows + t);
+  RowValues<kKept> x;
+  if (row < 0) {
+    if (warp >= kWarps) return;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) x.group[i] = {0, 0, 0, 0};
+    write_normed<kWarps>(x, 0.0f, nullptr, args.x, args.m, args.hidden, t);
+    return;
+  }
+  const float* const state = args.streams + row * args.hc_mult * args.hidden;
+  const auto read = [&](int i, int stream) {
+    const int64_t column = (warp + i * kWarps) * kGroup + lane * 4;
+    return load4(state + stream * args.hidden + column, args.hidden - column);
+  };
+  float4 early[kEarly ? kKept : 1][kStreams];
+  if (kEarly && warp < kWarps) {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+#pragma unroll
+      for (int stream = 0; stream < kStreams; ++stream) {
+        if (stream < args.hc_mult) early[kEarly ? i : 0][stream] = read(i, stream);
+      }
+    }
+  }
+  mix_partials<kWarps + 1>(args, row, mix, pre);
+  if (warp == kWarps) {
+    if (args.comb != nullptr) write_coefficients(args, mix, t);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    x.group[i] = {0, 0, 0, 0};
+#pragma unroll
+    for (int stream = 0; stream < kStreams; ++stream) {
+      if (stream >= args.hc_mult) break;
+      const float4 v = kEarly ? early[kEarly ? i : 0][stream] : read(i, stream);
+      const float share = pre[stream];
+      float4& sum = x.group[i];
+      sum = {fmaf(share, v.x, sum.x),
+             fmaf(share, v.y, sum.y),
+             fmaf(share, v.z, sum.z),
+             fmaf(share, v.w, sum.w)};
+    }
+  }
+  const float factor = inverse_rms_of<kWarps>(x, args.hidden, args.norm_eps);
+  write_normed<kWarps>(x, factor, args.gamma, args.x, args.m, args.hidden, t);
+}
+
+// One block per row. Bytes: 4 k per row and the forms.
+constexpr int kNormWarps = 8, kNormKept = 8;
+__global__ void __launch_bounds__(kNormWarps * 32) rms_norm(const DeviceRmsNormArgs args) {
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t t = blockIdx.x;
+  RowValues<kNormKept> x;
+#pragma unroll
+  for (int i = 0; i < kNormKept; ++i) {
+    const int64_t column = (threadIdx.x / 32 + i * kNormWarps) * kGroup + threadIdx.x % 32 * 4;
+    x.group[i] = load4(args.x + t * args.k + column, args.k - column);
+  }
+  const float factor = inverse_rms_of<kNormWarps>(x, args.k, args.eps);
+  write_normed<kNormWarps>(x, factor, args.gamma, args.y, args.m, args.k, t);
+}
+
+// One warp per 128 columns of a row. Bytes: 4 (splits of both + M) D per token.
+constexpr int kJoinWarps = 4;
+__global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpArgs args) {
+  launch_dependents();
+  wait_for_predecessors();
+  const int64_t row = blockIdx.y;
+  const int64_t column = (blockIdx.x * int64_t{kJoinWarps} * 32 + threadIdx.x) * 4,
+                left = args.hidden - column;
+  const int64_t rows = int64_t{args.m} * args.hc_mult;
+  const float4 embedded =
+      sum4(args.embedded, args.m * args.hidden, row / args.hc_mult * args.hidden + column, left);
+  const float4 projected =
+      sum4(args.projected, rows * args.hidden, row * args.hidden + column, left);
+  store4(args.streams + row * args.hidden + column, embedded + projected, left);
+}
+
+}  // namespace
+
+Result<void> launch_stream_update(const DeviceStreamUpdateArgs& args, device::Stream& stream) {
+  DCHECK(args.hc_mult <= kStreams && args.hidden % 4 == 0) << args.hc_mult;
+  DCHECK(args.fn == nullptr || args.num_mix <= kMix) << args.num_mix;
+  constexpr int64_t kBlocks = 256;  // about two per multiprocessor
+  const int64_t parts = args.fn == nullptr ? ceil_div(args.hidden, kColumns) : args.parts;
+  const int64_t part_columns = round_up(ceil_div(args.hidden, parts), int64_t{4});
+  const int64_t chunks = ceil_div(args.m, kTokens);
+  const LaunchShape shape{.grid = static_cast<uint32_t>(parts),
+                          .block = kUpdateThreads,
+                          .is_dependent = args.is_dependent,
+                          .grid_y = static_cast<uint32_t>(
+                              std::min(chunks, std::max(int64_t{1}, ceil_div(kBlocks, parts))))};
+  const bool is_narrow = args.fn == nullptr || args.num_mix <= kOwners;
+  return launch_kernel(is_narrow ? &stream_update<1> : &stream_update<kMix / kOwners>,
+                       shape,
+                       stream,
+                       args,
+                       part_columns);
+}
+
+Result<void> launch_stream_mix(const DeviceStreamMixArgs& args, device::Stream& stream) {
+  constexpr int kFewRows = 32;
+  constexpr int kFewWarps = 16, kManyWarps = 8;
+  DCHECK(args.hc_mult <= kStreams && args.hidden <= 8192) << args.hidden;
+  const bool is_few = args.m <= kFewRows;
+  const int warps = is_few ? kFewWarps : kManyWarps;
+  const LaunchShape shape{.grid = static_cast<uint32_t>(args.m),
+                          .block = static_cast<uint32_t>((warps + 1) * 32),
+                          .is_dependent = args.is_dependent};
+  auto* const kernel = !is_few               ? &stream_mix<kManyWarps, 8, false>
+                       : args.hidden <= 4096 ? &stream_mix<kFewWarps, 2, true>
+                                             : &stream_mix<kFewWarps, 4, true>;
+  return launch_kernel(kernel, shape, stream, args);
+}
+
+Result<void> launch_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream) {
+  DCHECK(args.k <= kNormWarps * kNormKept * kGroup) << args.k;
+  return launch_kernel(&rms_norm,
+                       {.grid = static_cast<uint32_t>(args.m),
+                        .block = kNormWarps * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args);
+}
+
+Result<void> launch_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stream) {
+  return launch_kernel(&join_mtp,
+                       {.grid = static_cast<uint32_t>(ceil_div(args.hidden, kJoinWarps * kGroup)),
+                        .block = kJoinWarps * 32,
+                        .is_dependent = args.is_dependent,
+                        .grid_y = static_cast<uint32_t>(args.m * args.hc_mult)},
+                       stream,
+                       args);
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,52 @@
+// The small ops of a step, for every GPU since sm_80.
+#include "kernels/cuda/launchers.h"
+#include "kernels/planned/targets.h"
+#include "kernels/registry.h"
+
+namespace nibble::kernels {
+namespace {
+
+// Where tests/cuda last passed, with the sanitizers of `tools/gpu run sanitize`.
+constexpr std::string_view kVerified = "NVIDIA H200, 2026-11-30";
+
+constexpr KernelInfo row(std::string_view name, Op op, Limits limits = {}) {
+  return {.name = name,
+          .op = op,
+          .unit = ComputeUnit::kSimt,
+          .target = {.kind = device::DeviceKind::kCuda,
+                     .sm_min = kSm80.sm_min,
+                     .sm_max = kSm120.sm_max},
+          .limits = limits,
+          .status = Status::kCompiled,
+          .verified = kVerified};
+}
+
+// clang-format off
+constexpr KernelInfo kTable[] = {
+    row("plan.cuda.simt", Op::kPlan),
+    row("copy_rows.cuda.simt", Op::kCopyRows),
+    row("embed.cuda.simt", Op::kEmbed),
+    row("stream_update.cuda.simt", Op::kStreamUpdate, {.n_max = 4, .k_multiple = 4}),
+    row("stream_mix.cuda.simt", Op::kStreamMix, {.n_max = 4, .k_max = 8192}),
+    row("rms_norm.cuda.simt", Op::kRmsNorm, {.k_max = 8192}),
+    row("join_mtp.cuda.simt", Op::kJoinMtp),
+    row("latents.cuda.simt", Op::kLatents, {.n_max = 2048, .k_multiple = 2, .k_max = 2048}),
+    row("compress.cuda.simt", Op::kCompress, {.k_multiple = 2, .k_max = 512}),
+    row("queries.cuda.simt", Op::kQueries, {.k_multiple = 2, .k_max = 512}),
+    row("attended.cuda.simt", Op::kAttended, {.k_multiple = 4}),
+    row("select_experts.cuda.simt", Op::kSelectExperts, {.k_max = 512}),
+    row("make_slots.cuda.simt", Op::kMakeSlots, {.k_max = 1024, .shared_bytes = 97 << 10}),
+    row("swiglu.cuda.simt", Op::kSwiglu),
+    row("quantize.cuda.simt", Op::kQuantize),
+    row("sample.cuda.simt", Op::kSample),
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const KernelInfo> cuda_ops_kernels() {
+  static const std::vector<KernelInfo> table = cuda::with_launchers(kTable);
+  return table;
+}
+
+}  // namespace nibble::kernels
