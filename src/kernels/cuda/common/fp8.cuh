@@ -48,6 +48,13 @@ fp8_block_row(uint8_t* blocks, int64_t m, int64_t k, int64_t row, int64_t group)
       block + in_slice * 16, reinterpret_cast<float*>(block + rows * 128) + in_slice, rows * 16};
 }
 
+// The two E4M3 codes in the lower half as FP16, exactly.
+__device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t codes) {
+  const __half2_raw v =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
+  return v.x | static_cast<uint32_t>(v.y) << 16;
+}
+
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

@@ -1,6 +1,6 @@
-// Warp matrix products in BF16: D[16, 8] += A[16, 16] B[16, 8], and the loads that make their
-// fragments from rows in shared memory. Device code only. Source: PTX ISA 9.0, "mma.m16n8k16",
-// "ldmatrix".
+// Warp matrix products in BF16 and FP16: D[16, 8] += A[16, 16] B[16, 8], and the loads that make
+// their fragments from rows in shared memory. Device code only. Source: PTX ISA 9.0,
+// "mma.m16n8k16", "ldmatrix".
 //
 // Lane 4 g + t holds of A: a[0] row g k 2t, 2t + 1; a[1] row g + 8; a[2] row g k 8 + 2t, ..; a[3]
 // row g + 8. Of B: b0 column g k 2t, 2t + 1; b1 k 8 + 2t, ... Of D: d[0, 1] row g columns 2t, 2t +
@@ -17,6 +17,16 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4],
                                          uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_f16(float (&d)[4],
+                                        const uint32_t (&a)[4],
+                                        uint32_t b0,
+                                        uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
       "{%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -1,14 +1,12 @@
 // Rows of key pools as BF16 rows in shared memory. Device code only.
 //
-// A row is copied in runs of eight elements, one thread each. F32 elements are rounded; FP8 codes
+// A row is read in runs of eight elements, one thread each. F32 elements are rounded; FP8 codes
 // become BF16 exactly.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/common/copy_async.cuh"
 #include "kernels/cuda/common/mma.cuh"
-#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/portable/matmul/weights.cuh"
 
 namespace nibble::kernels::cuda {
@@ -30,11 +28,12 @@ struct KeyRowFormat {
   int row_bytes = 0;
 };
 
-__device__ __forceinline__ uint4 round_to_bf16(const float4& low, const float4& high) {
-  return {pack_bf16x2(low.x, low.y),
-          pack_bf16x2(low.z, low.w),
-          pack_bf16x2(high.x, high.y),
-          pack_bf16x2(high.z, high.w)};
+// Eight f32, as bits.
+__device__ __forceinline__ uint4 round_to_bf16(const uint4& low, const uint4& high) {
+  return {pack_bf16x2(__uint_as_float(low.x), __uint_as_float(low.y)),
+          pack_bf16x2(__uint_as_float(low.z), __uint_as_float(low.w)),
+          pack_bf16x2(__uint_as_float(high.x), __uint_as_float(high.y)),
+          pack_bf16x2(__uint_as_float(high.z), __uint_as_float(high.w))};
 }
 
 // Two words of E4M3 codes.
@@ -51,38 +50,92 @@ __device__ __forceinline__ uint32_t e8m0_bf16x2(uint32_t code) {
   return one | one << 16;
 }
 
-// Elements 8 run to 8 run + 7 of `row` to `to` in shared memory; zeros when `row` is null.
-// kBf16: as an asynchronous copy, `pool` being any valid address.
+// Eight elements of a row as they are stored.
+struct KeyRun {
+  uint4 low = {};
+  uint4 high = {};     // kF32
+  uint32_t scale = 0;  // kFp8: of codes; 0: BF16 elements
+};
+
+// Elements 8 run to 8 run + 7 of `row`; zeros when it is null.
 template <KeyStorage kStorage>
-__device__ __forceinline__ void fetch_key_run(
-    const KeyRowFormat& format, const uint8_t* pool, const uint8_t* row, int run, uint8_t* to) {
+__device__ __forceinline__ KeyRun load_key_run(const KeyRowFormat& format,
+                                               const uint8_t* row,
+                                               int run) {
+  KeyRun loaded;
+  if (row == nullptr) return loaded;
   if constexpr (kStorage == KeyStorage::kBf16) {
-    copy_async_16(shared_address(to), row == nullptr ? pool : row + 16 * run, row != nullptr);
+    loaded.low = __ldcg(reinterpret_cast<const uint4*>(row) + run);
+  } else if constexpr (kStorage == KeyStorage::kF32) {
+    loaded.low = __ldcg(reinterpret_cast<const uint4*>(row) + 2 * run);
+    loaded.high = __ldcg(reinterpret_cast<const uint4*>(row) + 2 * run + 1);
+  } else if constexpr (kStorage == KeyStorage::kFp8Index) {
+    loaded.low.x = __ldcg(reinterpret_cast<const uint32_t*>(row) + 2 * run);
+    loaded.low.y = __ldcg(reinterpret_cast<const uint32_t*>(row) + 2 * run + 1);
+  } else if (8 * run >= format.num_codes) {
+    const auto* const from =
+        reinterpret_cast<const uint2*>(row + format.num_codes + 2 * (8 * run - format.num_codes));
+    const uint2 low = __ldcg(from), high = __ldcg(from + 1);
+    loaded.low = {low.x, low.y, high.x, high.y};
   } else {
-    uint4 v = {};
-    if (row == nullptr) {
-    } else if constexpr (kStorage == KeyStorage::kF32) {
-      const auto* const from = reinterpret_cast<const float4*>(row) + 2 * run;
-      v = round_to_bf16(__ldcg(from), __ldcg(from + 1));
-    } else if constexpr (kStorage == KeyStorage::kFp8Index) {
-      const auto* const from = reinterpret_cast<const uint32_t*>(row) + 2 * run;
-      v = codes_to_bf16(__ldcg(from), __ldcg(from + 1));
-    } else if (8 * run >= format.num_codes) {
-      const auto* const from =
-          reinterpret_cast<const uint2*>(row + format.num_codes + 2 * (8 * run - format.num_codes));
-      const uint2 low = __ldcg(from), high = __ldcg(from + 1);
-      v = {low.x, low.y, high.x, high.y};
-    } else {
-      const uint2 codes = __ldcg(reinterpret_cast<const uint2*>(row) + run);
-      const uint8_t* const scales = row + format.num_codes + 2 * (format.width - format.num_codes);
-      const uint32_t scale = e8m0_bf16x2(__ldcg(scales + run / 8));
-      v = codes_to_bf16(codes.x, codes.y);
-      v = {fma_bf16x2(v.x, scale, kBf16x2MinusZero),
-           fma_bf16x2(v.y, scale, kBf16x2MinusZero),
-           fma_bf16x2(v.z, scale, kBf16x2MinusZero),
-           fma_bf16x2(v.w, scale, kBf16x2MinusZero)};
+    const uint2 codes = __ldcg(reinterpret_cast<const uint2*>(row) + run);
+    loaded.low = {codes.x, codes.y, 0, 0};
+    loaded.scale = e8m0_bf16x2(
+        __ldcg(row + format.num_codes + 2 * (format.width - format.num_codes) + run / 8));
+  }
+  return loaded;
+}
+
+// The elements as BF16, to 16 bytes of shared memory.
+template <KeyStorage kStorage>
+__device__ __forceinline__ void store_key_run(const KeyRun& loaded, uint8_t* to) {
+  uint4 v = loaded.low;
+  if constexpr (kStorage == KeyStorage::kF32) {
+    v = round_to_bf16(loaded.low, loaded.high);
+  } else if constexpr (kStorage == KeyStorage::kFp8Index) {
+    v = codes_to_bf16(v.x, v.y);
+  } else if constexpr (kStorage == KeyStorage::kFp8) {
+    if (loaded.scale != 0) {
+      v = codes_to_bf16(v.x, v.y);
+      v = {fma_bf16x2(v.x, loaded.scale, kBf16x2MinusZero),
+           fma_bf16x2(v.y, loaded.scale, kBf16x2MinusZero),
+           fma_bf16x2(v.z, loaded.scale, kBf16x2MinusZero),
+           fma_bf16x2(v.w, loaded.scale, kBf16x2MinusZero)};
     }
-    *reinterpret_cast<uint4*>(to) = v;
+  }
+  *reinterpret_cast<uint4*>(to) = v;
+}
+
+// Rows first_row, first_row + row_step, .. below num_rows of `key_row` (null: zeros) into a tile of
+// shared memory, by a warp. kRuns runs of each lane are on their way together.
+template <KeyStorage kStorage, class KeyRow>
+__device__ __forceinline__ void fetch_key_rows(const KeyRowFormat& format,
+                                               int first_row,
+                                               int num_rows,
+                                               int row_step,
+                                               const KeyRow& key_row,
+                                               uint8_t* tile) {
+  constexpr int kRuns = 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int runs = format.width / 8, stride = key_row_stride(format.width);
+  // Short rows are read several at a time.
+  const int lanes = min(runs, 32), rows = 32 / lanes;
+  if (lane >= rows * lanes) return;
+  const int step = row_step * rows;
+  for (int run = lane % lanes; run < runs; run += 32) {
+    for (int first = first_row + lane / lanes * row_step; first < num_rows; first += step * kRuns) {
+      KeyRun loaded[kRuns];
+#pragma unroll
+      for (int j = 0; j < kRuns; ++j) {
+        const int row = first + j * step;
+        loaded[j] = load_key_run<kStorage>(format, row < num_rows ? key_row(row) : nullptr, run);
+      }
+#pragma unroll
+      for (int j = 0; j < kRuns; ++j) {
+        const int row = first + j * step;
+        if (row < num_rows) store_key_run<kStorage>(loaded[j], tile + row * stride + run * 16);
+      }
+    }
   }
 }
 

@@ -101,12 +101,8 @@ __global__ void __launch_bounds__(kIndexerWarps * 32)
   const uint32_t q_address = shared_address(memory + lane % 8 * stride);
   const int step = params.blocks_per_token * kIndexerWarps * kIndexerTile;
   for (int first = (block * kIndexerWarps + warp) * kIndexerTile; first < count; first += step) {
-    for (int i = lane; i < kIndexerTile * runs; i += 32) {
-      const int entry = i / runs, run = i % runs;
-      fetch_key_run<kStorage>(
-          params.format, params.q, key_row(first + entry), run, tile + entry * stride + 16 * run);
-    }
-    copy_async_wait_all();
+    fetch_key_rows<kStorage>(
+        params.format, 0, kIndexerTile, 1, [&](int entry) { return key_row(first + entry); }, tile);
     __syncwarp();
     float scale[2] = {1.0f, 1.0f};  // of entries g and g + 8
     if constexpr (kStorage == KeyStorage::kFp8Index) {

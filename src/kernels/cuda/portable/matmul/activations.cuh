@@ -1,4 +1,4 @@
-// Activations of a unit of 32 values of k as BF16 operands. Device code only.
+// Activations of a unit of 32 values of k as BF16 or FP16 operands. Device code only.
 //
 // A lane holds eight values of a token's row: those that weights.cuh gives it of a weight's row.
 #pragma once
@@ -14,7 +14,7 @@ namespace nibble::kernels::cuda {
 // how to make pairs of them; the sum of a pair's terms is what is multiplied.
 struct Bf16Activations {
   static constexpr int kBytes = 2, kTerms = 1;
-  static constexpr bool kHasScales = false;
+  static constexpr bool kHasScales = false, kIsF16 = false;
   struct Raw {
     uint2 half[2];
   };
@@ -35,10 +35,10 @@ struct Bf16Activations {
   }
 };
 
-// E4M3 codes; the scale of a row's 128 values is applied to sums.
+// E4M3 codes, which FP16 has exactly; the scale of a row's 128 values is applied to sums.
 struct Fp8Activations {
   static constexpr int kBytes = 1, kTerms = 1;
-  static constexpr bool kHasScales = true;
+  static constexpr bool kHasScales = true, kIsF16 = true;
   struct Raw {
     uint32_t half[2];
   };
@@ -51,16 +51,21 @@ struct Fp8Activations {
     const uint2 v = __ldcg(reinterpret_cast<const uint2*>(row + first));
     return {{v.x, v.y}};
   }
+  template <bool kIsInterleaved>
   static __device__ __forceinline__ void expand(const Raw& raw, uint32_t (&pairs)[kTerms][4]) {
-    decode_e4m3x4(raw.half[0], pairs[0][0], pairs[0][1]);
-    decode_e4m3x4(raw.half[1], pairs[0][2], pairs[0][3]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = kIsInterleaved ? __byte_perm(raw.half[i], 0, 0x3120) : raw.half[i];
+      pairs[0][2 * i] = e4m3x2_to_f16x2(codes);
+      pairs[0][2 * i + 1] = e4m3x2_to_f16x2(codes >> 16);
+    }
   }
 };
 
 // An f32 is the sum of three BF16: exactly, unless the last one is below the smallest normal.
 struct F32Activations {
   static constexpr int kBytes = 4, kTerms = 3;
-  static constexpr bool kHasScales = false;
+  static constexpr bool kHasScales = false, kIsF16 = false;
   struct Raw {
     float4 half[2];
   };

@@ -1,5 +1,5 @@
 // Products of kRowMajor weights on the tensor cores of any GPU since sm_80: weights are the M
-// operand, tokens the N operand of BF16 m16n8k16.
+// operand, tokens the N operand of m16n8k16, in BF16 or, with FP8 activations, in FP16.
 //
 // Eight warps share a block's outputs and split k: warp w takes every eighth run of 128 values and
 // keeps a ring of weight stages of its own. The order of an output's sums, and with it the result,
@@ -48,12 +48,20 @@ struct MatMulTile {
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kSumBytes = kWarps / 2 * kRows * kColumns * 4;
   static constexpr int kBytes = kWarps * kRingBytes > kSumBytes ? kWarps* kRingBytes : kSumBytes;
+  // As many as registers allow: three where decoding takes few.
+  static constexpr bool kIsLight =
+      Activations::kIsF16 || (Weights::kBits == 16 && Weights::kTerms * Activations::kTerms == 1);
+  static constexpr int kBlocksPerUnit = kTilesM * kTilesN == 1 && kIsLight ? 3
+                                        : kTilesM * kTilesN <= 4           ? 2
+                                                                           : 1;
   // Units of activations that are fetched ahead.
-  static constexpr int kAhead = kTilesN == 1 ? 4 : 1;
+  static constexpr int kAhead = 4 / kTilesN;
 };
 
 template <class Weights, class Activations, int kTilesM, int kTilesN>
-__global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams params) {
+__global__ void __launch_bounds__(
+    256, MatMulTile<Weights, Activations, kTilesM, kTilesN>::kBlocksPerUnit)
+    portable_matmul(const MatMulParams params) {
   using Tile = MatMulTile<Weights, Activations, kTilesM, kTilesN>;
   extern __shared__ __align__(16) uint8_t memory[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -76,8 +84,54 @@ __global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams par
     if (local >= params.rows_per_part) return -1;
     return (params.swiglu ? half : work.group) * params.rows_per_part + local;
   };
+  // What this lane copies of the rows' codes: 16 bytes of every 64. Null: zeros instead.
   const uint8_t* const codes = params.codes + work.matrix * params.codes_per_matrix;
+  const uint8_t* row_codes[2 * kTilesM];
+#pragma unroll
+  for (int j = 0; j < 2 * kTilesM; ++j) {
+    const int row = matrix_row(g + 8 * j);
+    row_codes[j] =
+        row < 0 ? nullptr : codes + static_cast<int64_t>(row) * params.row_bytes + t * 16;
+  }
   const float* const scales = params.scales + work.matrix * params.scales_per_matrix;
+  // Scales lie in memory as in a stage.
+  const bool are_scales_whole =
+      params.k % Tile::kChunk == 0 && 1 << params.scale_shift == Tile::kScaledK;
+
+  // A row's scales from k0 on as the stage has them, one for each kScaledK values.
+  const auto fetch_scales = [&](int k0, uint32_t to) {
+    if constexpr (Weights::kHasScales) {
+      constexpr int kPerCopy = Tile::kScalesPerRow >= 4 ? 4 : 1;
+      constexpr int kCopies = Tile::kRows * Tile::kScalesPerRow / kPerCopy;
+      if (kPerCopy == 4 && are_scales_whole) {
+#pragma unroll
+        for (int j = 0; j < (kCopies + 31) / 32; ++j) {
+          const int place = (lane + 32 * j) * kPerCopy;
+          const int row = place < Tile::kRows * Tile::kScalesPerRow
+                              ? matrix_row(place / Tile::kScalesPerRow)
+                              : -1;
+          if (row < 0) continue;
+          copy_async_16(to + place * 4,
+                        scales + static_cast<int64_t>(row) * params.scale_groups +
+                            k0 / Tile::kScaledK + place % Tile::kScalesPerRow,
+                        true);
+        }
+        return;
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::kRows * Tile::kScalesPerRow / 32; ++j) {
+        const int place = lane + 32 * j;
+        const int row = matrix_row(place / Tile::kScalesPerRow);
+        const int k = k0 + place % Tile::kScalesPerRow * Tile::kScaledK;
+        const bool is_present = row >= 0 && k < params.k;
+        copy_async_4(to + place * 4,
+                     is_present ? scales + static_cast<int64_t>(row) * params.scale_groups +
+                                      (k >> params.scale_shift)
+                                : scales,
+                     is_present);
+      }
+    }
+  };
 
   // Stage `i` of this warp: part i % kStagesPerChunk of its chunk i / kStagesPerChunk.
   const auto stage_k = [&](int i) {
@@ -88,30 +142,16 @@ __global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams par
     const int k0 = stage_k(i);
     if (k0 >= params.k) return;
     const uint32_t stage = ring_address + i % Tile::kStages * Tile::kStageBytes;
-    const int byte = k0 / 8 * Weights::kBits + t * 16;
+    const int first_byte = k0 / 8 * Weights::kBits;
+    const bool is_inside = first_byte + t * 16 < params.row_bytes;
 #pragma unroll
     for (int j = 0; j < 2 * kTilesM; ++j) {
-      const int row = matrix_row(g + 8 * j);
-      const bool is_present = row >= 0 && byte < params.row_bytes;
-      copy_async_16(
-          stage + (g + 8 * j) * Tile::kRowStride + t * 16,
-          is_present ? codes + static_cast<int64_t>(row) * params.row_bytes + byte : codes,
-          is_present);
+      const bool is_present = is_inside && row_codes[j] != nullptr;
+      copy_async_16(stage + (g + 8 * j) * Tile::kRowStride + t * 16,
+                    is_present ? row_codes[j] + first_byte : codes,
+                    is_present);
     }
-    if constexpr (Weights::kHasScales) {
-#pragma unroll
-      for (int j = 0; j < Tile::kRows * Tile::kScalesPerRow / 32; ++j) {
-        const int place = lane + 32 * j;
-        const int row = matrix_row(place / Tile::kScalesPerRow);
-        const int k = k0 + place % Tile::kScalesPerRow * Tile::kScaledK;
-        const bool is_present = row >= 0 && k < params.k;
-        copy_async_4(stage + Tile::kScalesOffset + place * 4,
-                     is_present ? scales + static_cast<int64_t>(row) * params.scale_groups +
-                                      (k >> params.scale_shift)
-                                : scales,
-                     is_present);
-      }
-    }
+    fetch_scales(k0, stage + Tile::kScalesOffset);
   };
 
   const float* x_scales = nullptr;  // of the token that this lane fetches for
@@ -200,7 +240,11 @@ __global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams par
             word = reinterpret_cast<const typename Weights::Word*>(unit_codes)[t];
           }
           uint32_t pairs[Weights::kTerms][4];
-          Weights::decode(word, pairs);
+          if constexpr (Activations::kIsF16) {
+            Weights::decode_f16(word, pairs);
+          } else {
+            Weights::decode(word, pairs);
+          }
 #pragma unroll
           for (int term = 0; term < Weights::kTerms; ++term) {
 #pragma unroll
@@ -226,12 +270,18 @@ __global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams par
 #pragma unroll
       for (int j = 0; j < kTilesN; ++j) {
         uint32_t b[Activations::kTerms][4];
-        Activations::expand(ahead[unit & kAheadMask][j], b);
+        if constexpr (Activations::kIsF16) {
+          Activations::template expand<Weights::kIsF16Interleaved>(ahead[unit & kAheadMask][j], b);
+        } else {
+          Activations::expand(ahead[unit & kAheadMask][j], b);
+        }
         ahead[unit & kAheadMask][j] = load_x(j, next_chunk, next_unit);
         float2 token_scale = {1.0f, 1.0f};
         if constexpr (Activations::kHasScales) {
           token_scale =
               reinterpret_cast<const float2*>(stage + Tile::kTokenScalesOffset)[4 * j + t];
+          token_scale.x *= Weights::kF16Scale;
+          token_scale.y *= Weights::kF16Scale;
         }
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i) {
@@ -242,7 +292,11 @@ __global__ void __launch_bounds__(256, 1) portable_matmul(const MatMulParams par
             for (int v = Activations::kTerms - 1; v >= 0; --v) {
 #pragma unroll
               for (int w = Weights::kTerms - 1; w >= 0; --w) {
-                mma_bf16(into, a[i][w][step], b[v][2 * step], b[v][2 * step + 1]);
+                if constexpr (Activations::kIsF16) {
+                  mma_f16(into, a[i][w][step], b[v][2 * step], b[v][2 * step + 1]);
+                } else {
+                  mma_bf16(into, a[i][w][step], b[v][2 * step], b[v][2 * step + 1]);
+                }
               }
             }
           };

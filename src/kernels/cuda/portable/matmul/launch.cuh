@@ -1,6 +1,8 @@
 // Choosing a tile and launching it.
 #pragma once
 
+#include <type_traits>
+
 #include "base/checked_math.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/portable/matmul/kernel.cuh"
@@ -38,16 +40,18 @@ Result<void> launch_best_tile(const MatMulParams& params,
                               int32_t slots,
                               bool is_dependent,
                               device::Stream& stream) {
-  if (columns > 8) {
-    return launch_tile<Weights, Activations, 2, 4>(
+  const auto launch = [&](auto tiles_m, auto tiles_n) {
+    return launch_tile<Weights, Activations, tiles_m, tiles_n>(
         params, parts, columns, slots, is_dependent, stream);
-  }
+  };
+  using std::integral_constant;
+  if (columns > 16) return launch(integral_constant<int, 2>{}, integral_constant<int, 4>{});
   if (params.swiglu) {
-    return launch_tile<Weights, Activations, 2, 1>(
-        params, parts, columns, slots, is_dependent, stream);
+    return columns > 8 ? launch(integral_constant<int, 2>{}, integral_constant<int, 2>{})
+                       : launch(integral_constant<int, 2>{}, integral_constant<int, 1>{});
   }
-  return launch_tile<Weights, Activations, 1, 1>(
-      params, parts, columns, slots, is_dependent, stream);
+  return columns > 8 ? launch(integral_constant<int, 1>{}, integral_constant<int, 2>{})
+                     : launch(integral_constant<int, 1>{}, integral_constant<int, 1>{});
 }
 
 template <class Weights, class Activations>

@@ -1,15 +1,18 @@
-// Weight codes of kRowMajor rows as BF16 operands, exactly. Device code only.
+// Weight codes of kRowMajor rows as BF16 operands, exactly, or as FP16 operands where activations
+// are FP8. Device code only.
 //
 // A unit is 32 values of k. Lane 4 g + t of a warp decodes eight codes of rows g and g + 8 of a
 // unit: values 8 t to 8 t + 7, or, where a scale covers 16 values, 4 t to 4 t + 3 of either half.
 // pairs[i] holds values 2 i and 2 i + 1, the first in the lower half; where a code needs more than
-// eight significant bits, the sum of its terms is the value.
+// eight significant bits, the sum of its terms is the value. FP16 pairs are the value over
+// kF16Scale; interleaved, pairs 2 i and 2 i + 1 hold values 4 i, 4 i + 2 and 4 i + 1, 4 i + 3.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/mma.cuh"
 
 namespace nibble::kernels::cuda {
@@ -49,6 +52,18 @@ struct E2m1Weights {
       pairs[0][i] = fma_bf16x2(tiny, kTwoTo126, kBf16x2MinusZero);
     }
   }
+
+  // Magnitude bits at 11 .. 9 of an FP16 are the value times 2^-14.
+  static constexpr float kF16Scale = 0x1p14F;
+  static constexpr bool kIsF16Interleaved = true;
+  static __device__ __forceinline__ void decode_f16(Word word, uint32_t (&pairs)[kTerms][4]) {
+    const uint32_t even = ((word << 1) & 0x0E0E0E0EU) | ((word << 4) & 0x80808080U);
+    const uint32_t odd = ((word >> 3) & 0x0E0E0E0EU) | (word & 0x80808080U);
+    pairs[0][0] = __byte_perm(even, 0, 0x1404);
+    pairs[0][1] = __byte_perm(odd, 0, 0x1404);
+    pairs[0][2] = __byte_perm(even, 0, 0x3424);
+    pairs[0][3] = __byte_perm(odd, 0, 0x3424);
+  }
 };
 
 struct Mxfp4Weights : E2m1Weights {
@@ -82,6 +97,16 @@ struct E4m3Weights {
   static __device__ __forceinline__ void decode(const Word& word, uint32_t (&pairs)[kTerms][4]) {
     decode_e4m3x4(word.x, pairs[0][0], pairs[0][1]);
     decode_e4m3x4(word.y, pairs[0][2], pairs[0][3]);
+  }
+
+  static constexpr float kF16Scale = 1;
+  static constexpr bool kIsF16Interleaved = false;
+  static __device__ __forceinline__ void decode_f16(const Word& word,
+                                                    uint32_t (&pairs)[kTerms][4]) {
+    pairs[0][0] = e4m3x2_to_f16x2(word.x);
+    pairs[0][1] = e4m3x2_to_f16x2(word.x >> 16);
+    pairs[0][2] = e4m3x2_to_f16x2(word.y);
+    pairs[0][3] = e4m3x2_to_f16x2(word.y >> 16);
   }
 };
 

@@ -48,12 +48,14 @@ struct PortableAttentionLayout {
         scores(keys + kPortableAttentionKeys * key_row_stride(width)),
         weights(scores + kPortableAttentionHeads * kScoreStride * 4),
         rows(weights + kPortableAttentionHeads * kWeightStride),
-        bytes(rows + 3 * kPortableAttentionHeads * 4) {}
+        pointers(rows + 3 * kPortableAttentionHeads * 4),
+        bytes(pointers + kPortableAttentionKeys * 8) {}
 
-  int keys;     // q comes first
-  int scores;   // [head][key] f32
-  int weights;  // [head][key] BF16
-  int rows;     // per head: maximum, sum, factor for what was summed before
+  int keys;      // q comes first
+  int scores;    // [head][key] f32
+  int weights;   // [head][key] BF16
+  int rows;      // per head: maximum, sum, factor for what was summed before
+  int pointers;  // to the pool rows of the tile's keys; null: no key
   int bytes;
 };
 
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(256)
   const int first_head = static_cast<int>(blockIdx.x) % params.head_tiles * kHeads;
   auto* const scores = reinterpret_cast<float*>(memory + layout.scores);
   auto* const maximum = reinterpret_cast<float*>(memory + layout.rows);
+  auto* const key_rows = reinterpret_cast<const uint8_t**>(memory + layout.pointers);
   float* const sum = maximum + kHeads;
   float* const factor = sum + kHeads;
 
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(256)
   const int* const entry_rows =
       params.entries.rows + static_cast<int64_t>(token) * params.entries.max_rows;
   // The pool row of key `i` of the token; null: none.
-  const auto key_row = [&](int i) -> const uint8_t* {
+  const auto find_key = [&](int i) -> const uint8_t* {
     if (i >= num_keys) return nullptr;
     const bool is_window = i < num_window;
     const int* const rows = is_window ? window_rows + i : entry_rows + (i - num_window);
@@ -110,14 +113,15 @@ __global__ void __launch_bounds__(256)
   float out[kMaxPairs][2][4] = {};
   for (int first = 0; first < num_keys; first += kKeys) {
     __syncthreads();  // the last tile has been read
-    for (int i = thread; i < kKeys * runs; i += 256) {
-      const int key = i / runs, run = i % runs;
-      fetch_key_run<kStorage>(params.format,
-                              params.q,
-                              key_row(first + key),
-                              run,
-                              memory + layout.keys + key * stride + 16 * run);
-    }
+    if (thread < kKeys) key_rows[thread] = find_key(first + thread);
+    __syncthreads();
+    fetch_key_rows<kStorage>(
+        params.format,
+        warp,
+        kKeys,
+        8,
+        [&](int key) { return key_rows[key]; },
+        memory + layout.keys);
     copy_async_wait_all();
     __syncthreads();
 
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = warp * 8 + 2 * t + i % 2;
-      const bool is_present = key_row(first + key) != nullptr;
+      const bool is_present = key_rows[key] != nullptr;
       scores[(g + i / 2 * 8) * Layout::kScoreStride + key] =
           is_present ? dots[i] * params.scale : -INFINITY;
     }

@@ -9,7 +9,8 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32, kDigits = 256;
+constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32, kDigits = 256;
+constexpr int kScoresPerThread = 4;  // neighbours, in the last pass
 
 struct PortableTopKParams {
   const float* scores;
@@ -26,9 +27,9 @@ struct PortableTopKParams {
 // Shared memory of a block.
 struct SelectState {
   int histogram[kDigits];
-  int warps[kSelectWarps];  // prefix sums
-  uint32_t prefix;          // digits of the k-th best so far
-  int remaining;            // how many of those with this prefix are selected
+  uint32_t warps[kSelectWarps];  // sums
+  uint32_t prefix;               // digits of the k-th best so far
+  int remaining;                 // how many of those with this prefix are selected
 };
 
 // Ascending in the score; -0 equals +0, NaN ranks with -inf.
@@ -45,20 +46,48 @@ __device__ __forceinline__ int to_pool_row(const PortableTopKParams& params, int
   return page * params.entries_per_page + index % params.entries_per_page;
 }
 
-// The number of earlier threads with `value`, and of all, to `total`.
-__device__ __forceinline__ int count_before(bool value, SelectState& state, int& total) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t votes = __ballot_sync(~0U, value);
-  if (lane == 0) state.warps[warp] = __popc(votes);
-  __syncthreads();
-  int before = __popc(votes & ((1U << lane) - 1));
-  total = 0;
-  for (int w = 0; w < kSelectWarps; ++w) {
-    before += w < warp ? state.warps[w] : 0;
-    total += state.warps[w];
+// The sum of `value` of all lanes before this one.
+__device__ __forceinline__ uint32_t sum_of_lanes_before(uint32_t value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t sum = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(~0U, sum, step);
+    if (lane >= step) sum += other;
   }
+  return sum - value;
+}
+
+// The sum of `value` of all threads before this one, and of all, to `total`.
+__device__ __forceinline__ uint32_t sum_of_threads_before(uint32_t value,
+                                                          SelectState& state,
+                                                          uint32_t& total) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t before = sum_of_lanes_before(value);
+  if (lane == 31) state.warps[warp] = before + value;
+  __syncthreads();
+  const uint32_t of_warp = state.warps[lane];
+  const uint32_t before_warp = sum_of_lanes_before(of_warp);
+  before += __shfl_sync(~0U, before_warp, warp);
+  total = __shfl_sync(~0U, before_warp + of_warp, 31);
   __syncthreads();
   return before;
+}
+
+// The first warp: finds the digit of the k-th best, going down from the largest, eight per lane.
+__device__ __forceinline__ void find_digit(int shift, SelectState& state) {
+  constexpr int kPerLane = kDigits / 32;
+  const int largest = kDigits - 1 - static_cast<int>(threadIdx.x) * kPerLane;
+  const int remaining = state.remaining;
+  int own = 0;
+  for (int i = 0; i < kPerLane; ++i) own += state.histogram[largest - i];
+  int before = static_cast<int>(sum_of_lanes_before(static_cast<uint32_t>(own)));
+  __syncwarp();
+  if (before >= remaining || before + own < remaining) return;
+  int digit = largest;
+  while (before + state.histogram[digit] < remaining) before += state.histogram[digit--];
+  state.remaining = remaining - before;
+  state.prefix |= static_cast<uint32_t>(digit) << shift;
 }
 
 // Grid: rows.
@@ -89,35 +118,46 @@ __global__ void __launch_bounds__(kSelectThreads) portable_top_k(const PortableT
     for (int i = thread; i < kDigits; i += kSelectThreads) state.histogram[i] = 0;
     __syncthreads();
     const uint32_t prefix = state.prefix;
+#pragma unroll 4
     for (int i = thread; i < count; i += kSelectThreads) {
       const uint32_t key = rank_key(__ldcg(scores + i));
       const bool has_prefix = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
       if (has_prefix) atomicAdd(&state.histogram[key >> shift & 0xFFU], 1);
     }
     __syncthreads();
-    if (thread == 0) {
-      int digit = kDigits - 1;
-      while (state.histogram[digit] < state.remaining) state.remaining -= state.histogram[digit--];
-      state.prefix = prefix | static_cast<uint32_t>(digit) << shift;
-    }
+    if (thread < 32) find_digit(shift, state);
     __syncthreads();
   }
 
   // Of those equal to the k-th best, the lowest indices.
   const uint32_t bound = state.prefix;
   const int num_equal = state.remaining;
-  int placed = 0, equal = 0;
-  for (int first = 0; first < count; first += kSelectThreads) {
-    const int i = first + thread;
-    const uint32_t key = i < count ? rank_key(__ldcg(scores + i)) : 0;
-    int all_equal = 0, all_selected = 0;
-    const bool is_equal = i < count && key == bound;
-    const int equal_before = equal + count_before(is_equal, state, all_equal);
-    const bool is_selected = i < count && (key > bound || (is_equal && equal_before < num_equal));
-    const int place = placed + count_before(is_selected, state, all_selected);
-    if (is_selected) indices[place] = to_pool_row(params, row, i);
-    equal += all_equal;
-    placed += all_selected;
+  constexpr uint32_t kEqual = 1U << 16;  // counts of equal ones above those of better ones
+  int better = 0, equal = 0;
+  for (int first = 0; first < count; first += kSelectThreads * kScoresPerThread) {
+    const int mine = first + thread * kScoresPerThread;
+    uint32_t keys[kScoresPerThread];
+    uint32_t counts = 0;
+#pragma unroll
+    for (int j = 0; j < kScoresPerThread; ++j) {
+      keys[j] = mine + j < count ? rank_key(__ldcg(scores + mine + j)) : 0;
+      counts += keys[j] > bound ? 1 : keys[j] == bound ? kEqual : 0;
+    }
+    uint32_t total = 0;
+    const uint32_t before = sum_of_threads_before(counts, state, total);
+    int better_before = better + static_cast<int>(before % kEqual);
+    int equal_before = equal + static_cast<int>(before / kEqual);
+#pragma unroll
+    for (int j = 0; j < kScoresPerThread; ++j) {
+      const bool is_better = keys[j] > bound, is_equal = keys[j] == bound;
+      if (is_better || (is_equal && equal_before < num_equal)) {
+        indices[better_before + min(equal_before, num_equal)] = to_pool_row(params, row, mine + j);
+      }
+      better_before += is_better ? 1 : 0;
+      equal_before += is_equal ? 1 : 0;
+    }
+    better += static_cast<int>(total % kEqual);
+    equal += static_cast<int>(total / kEqual);
   }
 }
 
