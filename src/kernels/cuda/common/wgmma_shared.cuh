@@ -1,4 +1,4 @@
-// Warpgroup matrix products of sm_90a with both operands in shared memory: D[64, N] (+)= A B with A
+// Warpgroup matrix products of sm_90a with B, and mostly A, in shared memory: D[64, N] (+)= A B with A
 // [64, 32] and B [32, N] in E4M3, or [64, 16] and [16, N] in BF16: 32 bytes along k. Device code
 // only. Source: PTX ISA 9.0, "wgmma.mma_async". D and the rules: see common/wgmma.cuh.
 //
@@ -56,6 +56,18 @@ NIBBLE_WGMMA_PAIR(e4m3, 32, 16, 8, 8, 9)
 NIBBLE_WGMMA_PAIR(e4m3, 32, 32, 16, 16, 17)
 NIBBLE_WGMMA_PAIR(e4m3, 32, 64, 32, 32, 33)
 NIBBLE_WGMMA_PAIR(e4m3, 32, 128, 64, 64, 65)
+// The same with A in registers, as common/wgmma.cuh says. What d held counts as read, so that it keeps
+// its registers.
+#define NIBBLE_WGMMA_REGISTERS(name, accumulate)                                          \
+  __device__ __forceinline__ void name(float(&d)[32], const uint32_t(&a)[4], uint64_t b) {      \
+    asm volatile(                                                                               \
+        "{\n\t.reg .pred accumulate;\n\tsetp.ne.b32 accumulate, " #accumulate ", 0;\n\t"        \
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" NIBBLE_NAMES_32 "}, "          \
+        "{%32,%33,%34,%35}, %36" NIBBLE_TAIL_e4m3                                               \
+        : NIBBLE_LIST_32(NIBBLE_INOUT, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));        \
+  }
+NIBBLE_WGMMA_REGISTERS(wgmma_e4m3_first, 0)
+NIBBLE_WGMMA_REGISTERS(wgmma_e4m3_add, 1)
 NIBBLE_WGMMA_PAIR(bf16, 16, 8, 4, 4, 5)
 NIBBLE_WGMMA_PAIR(bf16, 16, 16, 8, 8, 9)
 NIBBLE_WGMMA_PAIR(bf16, 16, 32, 16, 16, 17)
@@ -63,6 +75,7 @@ NIBBLE_WGMMA_PAIR(bf16, 16, 64, 32, 32, 33)
 NIBBLE_WGMMA_PAIR(bf16, 16, 128, 64, 64, 65)
 
 #undef NIBBLE_WGMMA_PAIR
+#undef NIBBLE_WGMMA_REGISTERS
 #undef NIBBLE_WGMMA
 // clang-format on
 

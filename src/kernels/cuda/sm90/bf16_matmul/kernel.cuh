@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/copy_async.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
@@ -53,6 +54,17 @@ struct Bf16Stage {
   static constexpr int kChunkBytes = kColumns * 16;
   static constexpr int kTermBytes = 8 * kChunkBytes;
   static constexpr int kBytes = kTokens + kTerms * kTermBytes;
+};
+
+// What the converting threads have on its way: kAhead stages of tokens as x holds them, in places
+// that belong to threads.
+template <int kColumns, int kTerms>
+struct Bf16Fetch {
+  static constexpr int kPieces = kColumns < 16 ? 1 : kColumns / 16;  // of a thread and a stage
+  static constexpr int kWords = kTerms == 1 ? 1 : 2;                 // of 16 bytes in a piece
+  static constexpr int kBufferBytes = kPieces * kWords * kBf16Converters * 16;
+  static constexpr int kAhead = kBufferBytes <= 4096 ? 6 : kBufferBytes <= 16384 ? 4 : 2;
+  static constexpr int kBytes = kAhead * kBufferBytes;
 };
 
 // The tiles of a block, taken in turns by all blocks.
@@ -130,54 +142,44 @@ __device__ __forceinline__ void produce_bf16_weights(const Bf16MatMulParams& par
   }
 }
 
-// Eight values of a token along k.
+// Writes the terms of eight values along k, term_bytes apart.   values: BF16 or f32 as x
 template <int kTerms>
-struct Bf16Piece {
-  uint4 words[kTerms == 1 ? 1 : 2];
-
-  __device__ __forceinline__ void load(const void* x, int64_t element, bool is_present) {
-    constexpr int kBytes = kTerms == 1 ? 2 : 4;
-    const auto* const source =
-        reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(x) + element * kBytes);
+__device__ __forceinline__ void store_bf16_terms(const uint4* values,
+                                                 uint8_t* target,
+                                                 int term_bytes) {
+  if constexpr (kTerms == 1) {
+    *reinterpret_cast<uint4*>(target) = values[0];
+  } else {
+    float v[8];
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(words) / 16); ++i) {
-      words[i] = is_present ? __ldcg(source + i) : uint4{0, 0, 0, 0};
+    for (int i = 0; i < 2; ++i) {
+      const uint4 words = values[i * kBf16Converters];
+      v[4 * i] = __uint_as_float(words.x);
+      v[4 * i + 1] = __uint_as_float(words.y);
+      v[4 * i + 2] = __uint_as_float(words.z);
+      v[4 * i + 3] = __uint_as_float(words.w);
     }
-  }
-  // Writes the terms, term_bytes apart.
-  __device__ __forceinline__ void store(uint8_t* target, int term_bytes) {
-    if constexpr (kTerms == 1) {
-      *reinterpret_cast<uint4*>(target) = words[0];
-    } else {
-      float v[8] = {__uint_as_float(words[0].x),
-                    __uint_as_float(words[0].y),
-                    __uint_as_float(words[0].z),
-                    __uint_as_float(words[0].w),
-                    __uint_as_float(words[1].x),
-                    __uint_as_float(words[1].y),
-                    __uint_as_float(words[1].z),
-                    __uint_as_float(words[1].w)};
 #pragma unroll
-      for (int term = 0; term < kTerms; ++term) {
-        uint32_t packed[4];
+    for (int term = 0; term < kTerms; ++term) {
+      uint32_t packed[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          packed[i] = pack_bf16x2(v[2 * i], v[2 * i + 1]);
-          v[2 * i] -= low_bf16(packed[i]);
-          v[2 * i + 1] -= high_bf16(packed[i]);
-        }
-        *reinterpret_cast<uint4*>(target + term * term_bytes) = {
-            packed[0], packed[1], packed[2], packed[3]};
+      for (int i = 0; i < 4; ++i) {
+        packed[i] = pack_bf16x2(v[2 * i], v[2 * i + 1]);
+        v[2 * i] -= low_bf16(packed[i]);
+        v[2 * i + 1] -= high_bf16(packed[i]);
       }
+      *reinterpret_cast<uint4*>(target + term * term_bytes) = {
+          packed[0], packed[1], packed[2], packed[3]};
     }
   }
-};
+}
 
-// The tokens of the stages to come, piece by piece as one of the converting threads takes them.
+// The tokens of the stages to come, as one of the converting threads takes them: pieces of 8 k of a
+// token, which it fetches into places of its own until their stage is free.
 template <int kColumns, int kTerms>
 class Bf16TokenSource {
  public:
-  static constexpr int kPieces = kColumns < 16 ? 1 : kColumns / 16;  // of a thread and a stage
+  using Fetch = Bf16Fetch<kColumns, kTerms>;
 
   __device__ __forceinline__ Bf16TokenSource(const Bf16MatMulParams& params, int thread)
       : params_(params),
@@ -195,17 +197,30 @@ class Bf16TokenSource {
   __device__ __forceinline__ bool is_inside(int i) const { return token_ + 16 * i < kColumns; }
   __device__ __forceinline__ int num_stages() const { return own_items_ * work_.item_tiles; }
 
-  __device__ __forceinline__ void load_next(Bf16Piece<kTerms> (&pieces)[kPieces]) {
-    if (index_ >= own_items_) return;
+  // Begins to fetch the next stage's pieces; a group of copies even when there is none.
+  //   fetched: shared memory, this thread's place in the buffer
+  __device__ __forceinline__ void fetch_next(uint32_t fetched) {
+    if (index_ < own_items_) {
+      constexpr int kElementBytes = kTerms == 1 ? 2 : 4;
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int token = first_token_ + token_ + 16 * i;
-      pieces[i].load(
-          params_.x, token * params_.row_stride + column_, is_inside(i) && token < params_.m);
+      for (int i = 0; i < Fetch::kPieces; ++i) {
+        if (!is_inside(i)) continue;
+        const int token = first_token_ + token_ + 16 * i;
+        const bool is_present = token < params_.m;
+        const uint8_t* const source =
+            static_cast<const uint8_t*>(params_.x) +
+            ((is_present ? token : 0) * params_.row_stride + column_) * kElementBytes;
+#pragma unroll
+        for (int word = 0; word < Fetch::kWords; ++word) {
+          copy_async_16(fetched + (i * Fetch::kWords + word) * kBf16Converters * 16,
+                        source + word * 16,
+                        is_present);
+        }
+      }
+      column_ += kBf16TileK;
+      if (++tile_ == work_.item_tiles && ++index_ < own_items_) start_item();
     }
-    column_ += kBf16TileK;
-    if (++tile_ < work_.item_tiles) return;
-    if (++index_ < own_items_) start_item();
+    copy_async_commit();
   }
 
  private:
@@ -230,44 +245,47 @@ class Bf16TokenSource {
   int64_t column_ = 0;
 };
 
-// Brings tokens into the ring. Four warps, which have the loads of kAhead stages on their way.
+// Brings tokens into the ring. Four warps.   fetched: the buffers, behind the ring
 template <int kColumns, int kTerms>
 __device__ __forceinline__ void convert_bf16_tokens(const Bf16MatMulParams& params,
                                                     uint8_t* memory,
+                                                    uint8_t* fetched,
                                                     uint32_t full,
                                                     uint32_t empty) {
   using Stage = Bf16Stage<kColumns, kTerms>;
   using Source = Bf16TokenSource<kColumns, kTerms>;
-  constexpr int kAhead = kColumns <= 16 ? 4 : kColumns <= 32 ? 2 : 1;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  Source source(params, static_cast<int>(threadIdx.x) - kBf16Consumers);
+  using Fetch = typename Source::Fetch;
+  const int thread = static_cast<int>(threadIdx.x) - kBf16Consumers, lane = thread % 32;
+  Source source(params, thread);
   const int num_stages = source.num_stages();
-  Bf16Piece<kTerms> pieces[kAhead][Source::kPieces];
+  uint8_t* const own = fetched + thread * 16;
   wait_for_predecessors();
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) source.load_next(pieces[i]);
-  Bf16RingPlace place;
-  for (int stage = 0; stage < num_stages; stage += kAhead) {
-#pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      if (stage + ahead >= num_stages) break;
-      if (stage + ahead >= params.ring_stages) {
-        barrier_wait(empty + 8 * place.slot, place.parity ^ 1);
-      }
-      uint8_t* const tokens = memory + place.slot * Stage::kBytes + Stage::kTokens;
-#pragma unroll
-      for (int i = 0; i < Source::kPieces; ++i) {
-        if (source.is_inside(i)) {
-          pieces[ahead][i].store(tokens + source.offset(i), Stage::kTermBytes);
-        }
-      }
-      fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(full + 8 * place.slot);
-      source.load_next(pieces[ahead]);
-      place.advance(params.ring_stages);
-    }
+#pragma unroll 1
+  for (int i = 0; i < Fetch::kAhead; ++i) {
+    source.fetch_next(shared_address(own + i * Fetch::kBufferBytes));
   }
+  Bf16RingPlace place, buffer;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    copy_async_wait<Fetch::kAhead - 1>();
+    if (stage >= params.ring_stages) barrier_wait(empty + 8 * place.slot, place.parity ^ 1);
+    uint8_t* const tokens = memory + place.slot * Stage::kBytes + Stage::kTokens;
+    const uint8_t* const pieces = own + buffer.slot * Fetch::kBufferBytes;
+#pragma unroll
+    for (int i = 0; i < Fetch::kPieces; ++i) {
+      if (!source.is_inside(i)) continue;
+      store_bf16_terms<kTerms>(
+          reinterpret_cast<const uint4*>(pieces) + i * Fetch::kWords * kBf16Converters,
+          tokens + source.offset(i),
+          Stage::kTermBytes);
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full + 8 * place.slot);
+    source.fetch_next(shared_address(pieces));
+    buffer.advance(Fetch::kAhead);
+    place.advance(params.ring_stages);
+  }
+  copy_async_wait_all();
 }
 
 // Writes the f32 sums of a panel.   row: this thread's first, the other is 8 on
@@ -322,7 +340,8 @@ __global__ void __launch_bounds__(kBf16Threads, kBlocks)
     return;
   }
   if (warp >= kBf16Consumers / 32) {
-    convert_bf16_tokens<kColumns, kTerms>(params, memory, full, empty);
+    convert_bf16_tokens<kColumns, kTerms>(
+        params, memory, memory + params.ring_stages * Stage::kBytes, full, empty);
     return;
   }
 

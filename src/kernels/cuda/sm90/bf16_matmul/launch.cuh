@@ -18,12 +18,13 @@ Result<void> launch_bf16(Bf16MatMulParams params,
                          device::Stream& stream) {
   constexpr int32_t kStage = Bf16Stage<kColumns, kTerms>::kBytes;
   // Of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block.
-  constexpr int32_t kRing = (228 << 10) / kBlocks - (1 << 10) - kBf16Barriers * 8;
+  constexpr int32_t kFetch = Bf16Fetch<kColumns, kTerms>::kBytes;
+  constexpr int32_t kRing = (228 << 10) / kBlocks - (1 << 10) - kBf16Barriers * 8 - kFetch;
   params.ring_stages = std::min(kRing / kStage, kBf16MaxStages);
   return launch_kernel(&bf16_matmul<kColumns, kTerms, kBlocks>,
                        {.grid = static_cast<uint32_t>(args.num_units),
                         .block = kBf16Threads,
-                        .shared_bytes = params.ring_stages * kStage,
+                        .shared_bytes = params.ring_stages * kStage + kFetch,
                         .is_dependent = args.is_dependent},
                        stream,
                        params);
@@ -51,7 +52,7 @@ Result<void> launch_bf16_terms(const void* x,
                                 .ring_stages = 0};
   if (args.m <= 8) return launch_bf16<8, kTerms, 2>(params, args, stream);
   if (args.m <= 16) return launch_bf16<16, kTerms, 2>(params, args, stream);
-  if (args.m <= 32) return launch_bf16<32, kTerms, 2>(params, args, stream);
+  if (args.m <= 32) return launch_bf16<32, kTerms, 1>(params, args, stream);
   if (args.m <= 64) return launch_bf16<64, kTerms, 1>(params, args, stream);
   return launch_bf16<128, kTerms, 1>(params, args, stream);
 }

@@ -1,14 +1,14 @@
 // The dense FP8 product of sm_90a for many tokens, from 17 to a prefill chunk, over the weights of
 // the product for few (kernels/fp8_panel64.h). Design: spec "kernels" 7.2 and 7.3.
 //
-// Weights are the M operand, tokens the N operand. A block multiplies 2 kPanels panels of 64 rows
-// with kColumns tokens, half of the panels in each of two warpgroups. Stages of 128 k flow through
-// a ring: tiles of weights, and the tokens' block of codes and scales. Two blocks of a cluster
-// share one of these, of which each fetches half for both: the tokens where a warpgroup has one
-// panel, the weights where it has two, which needs more registers and halves what is fetched per
-// product. Both operands are multiplied straight from shared memory in core-matrix order. Every 128
-// k are promoted to f32 with the scales of panel and token; while one warpgroup does that, or
-// stores its results, the other one multiplies.
+// Stages of 128 k flow through a ring: tiles of weights, one per panel of 64 rows, and a block of
+// the tokens' codes and scales, both in core-matrix order. Two blocks of a cluster share one of
+// these, of which each fetches half for both. Two forms:
+//   batch    a block has 2 panels and up to 128 tokens, which the cluster shares. Each of two
+//            warpgroups multiplies a panel, as M, with the tokens, as N.
+//   prefill  a block has 4 panels, which the cluster shares, and 128 tokens. Each warpgroup
+//            multiplies 64 tokens, as M and in registers, with all panels, as N.
+// Every 128 k are promoted to f32 with the scales of panel and token.
 //
 // Weights depend on nothing, so the ring fills with them before the predecessors end. The order of
 // every sum depends on the shape only.
@@ -52,11 +52,11 @@ struct Fp8BulkParams {
   int ring_stages;
 };
 
-// kPanels: of a warpgroup.
-template <int kColumns, int kPanels>
+// kIsPrefill: which form; kColumns: tokens of a block.
+template <int kColumns, bool kIsPrefill>
 struct Fp8BulkShape {
-  static constexpr bool kSharesWeights = kPanels > 1;
-  static constexpr int kTiles = kBulkWarpgroups * kPanels;  // of weights in a stage
+  static constexpr bool kSharesWeights = kIsPrefill;
+  static constexpr int kTiles = kIsPrefill ? 4 : 2;  // of weights in a stage: panels of a block
   // What a cluster takes at a time.
   static constexpr int kRangePanels = kSharesWeights ? kTiles : kTiles * kBulkCluster;
   static constexpr int kRangeTokens = kSharesWeights ? kColumns * kBulkCluster : kColumns;
@@ -271,8 +271,8 @@ __device__ __forceinline__ void promote(float (&acc)[kCount],
   }
 }
 
-// Multiplies what the ring brings. One warpgroup.
-template <class Shape, int kColumns, int kPanels>
+// Multiplies what the ring brings, a panel as M and tokens as N. One warpgroup.
+template <class Shape, int kColumns>
 __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& params,
                                                         const uint8_t* memory,
                                                         uint32_t ring,
@@ -280,13 +280,14 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
                                                         uint32_t empty) {
   constexpr uint64_t kWeightStep = 2 * 1024 / 16;  // descriptor distance of 32 k
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int own_tile = warp / 4;  // in a stage
   const Fp8BulkWork<Shape, kColumns> work(params);
-  const int first_tile = warp / 4 * kPanels;  // of this warpgroup in a stage
-  const uint64_t weights = core_matrix_descriptor(ring + first_tile * kBulkTileBytes, 1024, 128);
+  const int in_range = work.panel_in_range(own_tile);
+  const uint64_t weights = core_matrix_descriptor(ring + own_tile * kBulkTileBytes, 1024, 128);
   const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % kBulkCluster);
   // The weight scales of 32 tiles along k of an item, one per lane.
-  const auto read_weight_scales = [&](const ProductTile& item, int panel_index, int first) {
-    const int panel = work.ranges.panel(item.rows, work.panel_in_range(first_tile + panel_index));
+  const auto read_weight_scales = [&](const ProductTile& item, int first) {
+    const int panel = work.ranges.panel(item.rows, in_range);
     const int tile = first + lane;
     return tile < work.item_tiles
                ? __ldg(params.weight_scales + static_cast<size_t>(panel) * params.tiles +
@@ -294,11 +295,7 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
                : 0.0f;
   };
   const int own_items = work.own_items();
-  float next_scales[kPanels] = {};
-  if (own_items > 0) {
-#pragma unroll
-    for (int p = 0; p < kPanels; ++p) next_scales[p] = read_weight_scales(work.item(0), p, 0);
-  }
+  float next_scales = own_items > 0 ? read_weight_scales(work.item(0), 0) : 0.0f;
   int slot = 0;
   uint32_t parity = 0;
   for (int index = 0; index < own_items; ++index) {
@@ -306,39 +303,29 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
     const int num_tokens = work.num_tokens(item);
     const uint64_t tokens = core_matrix_descriptor(ring + Shape::kTokens, num_tokens * 16, 128);
     const auto token_step = static_cast<uint32_t>(2 * num_tokens);
-    float weight_scales[kPanels];
-#pragma unroll
-    for (int p = 0; p < kPanels; ++p) {
-      weight_scales[p] = next_scales[p];
-      if (index + 1 < own_items) next_scales[p] = read_weight_scales(work.item(index + 1), p, 0);
-    }
-    float acc[kPanels][kColumns / 2] = {};
+    float weight_scales = next_scales;
+    if (index + 1 < own_items) next_scales = read_weight_scales(work.item(index + 1), 0);
+    float acc[kColumns / 2] = {};
     for (int tile = 0; tile < work.item_tiles; ++tile) {
-      if (tile % 32 == 0 && tile > 0) {
-#pragma unroll
-        for (int p = 0; p < kPanels; ++p) weight_scales[p] = read_weight_scales(item, p, tile);
-      }
+      if (tile % 32 == 0 && tile > 0) weight_scales = read_weight_scales(item, tile);
       barrier_wait(full + 8 * slot, parity);
       const auto stage = static_cast<uint32_t>(slot * (Shape::kStageBytes / 16));
+      const uint64_t a = weights + stage, b = tokens + stage;
       const auto* const scales =
           reinterpret_cast<const float2*>(memory + slot * Shape::kStageBytes + Shape::kTokens +
                                           num_tokens * 128) +
           lane % 4;
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
-        const uint64_t a = weights + stage + p * (kBulkTileBytes / 16), b = tokens + stage;
-        float d[kColumns / 2];
-        wgmma_fence();
-        wgmma_e4m3_first(d, a, b);
-        wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
-        wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
-        wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
-        wgmma_commit();
-        const float weight_scale = __shfl_sync(~0U, weight_scales[p], tile % 32);
-        wgmma_wait<0>();
-        hold(d);
-        promote(acc[p], d, scales, weight_scale);
-      }
+      float d[kColumns / 2];
+      wgmma_fence();
+      wgmma_e4m3_first(d, a, b);
+      wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
+      wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
+      wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
+      wgmma_commit();
+      const float weight_scale = __shfl_sync(~0U, weight_scales, tile % 32);
+      wgmma_wait<0>();
+      hold(d);
+      promote(acc, d, scales, weight_scale);
       __syncwarp();
       if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
       if (++slot == params.ring_stages) {
@@ -346,26 +333,154 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
         parity ^= 1;
       }
     }
-    if (!work.has_tokens(item)) continue;
-#pragma unroll
-    for (int p = 0; p < kPanels; ++p) {
-      const int in_range = work.panel_in_range(first_tile + p);
-      if (!work.ranges.has(item.rows, in_range)) continue;
+    if (work.ranges.has(item.rows, in_range)) {
       store_fp8_bulk_sums<kColumns>(
           params,
-          acc[p],
+          acc,
           item.split,
-          work.slice(item) * kColumns,
+          item.tokens * kColumns,
           work.ranges.panel(item.rows, in_range) * 64 + warp % 4 * 16 + lane / 4);
     }
   }
 }
 
-// kPanels: of a warpgroup. kBlocks: that fit on a multiprocessor.
-template <int kColumns, int kPanels, int kBlocks>
+// Adds a panel's products to `acc`.   first, second: scales of this thread's two tokens
+__device__ __forceinline__ void promote_rows(float (&acc)[32],
+                                             const float (&d)[32],
+                                             float first,
+                                             float second) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    acc[4 * j + 0] = fmaf(first, d[4 * j + 0], acc[4 * j + 0]);
+    acc[4 * j + 1] = fmaf(first, d[4 * j + 1], acc[4 * j + 1]);
+    acc[4 * j + 2] = fmaf(second, d[4 * j + 2], acc[4 * j + 2]);
+    acc[4 * j + 3] = fmaf(second, d[4 * j + 3], acc[4 * j + 3]);
+  }
+}
+
+// Multiplies what the ring brings with the operands exchanged: 64 tokens of a warpgroup are M,
+// their codes in registers, and each panel is N. A thread then has two tokens and two scales, and
+// shared memory, which bounds the product, serves each operand once. One warpgroup.
+template <class Shape>
+__device__ __forceinline__ void consume_fp8_prefill_stages(const Fp8BulkParams& params,
+                                                           const uint8_t* memory,
+                                                           uint32_t ring,
+                                                           uint32_t full,
+                                                           uint32_t empty) {
+  constexpr int kSlice = 128, kTiles = Shape::kTiles, kHeld = 32 / kTiles;
+  static_assert(kTiles == 4);
+  constexpr uint64_t kStep = 2 * 1024 / 16, kPanelStep = kBulkTileBytes / 16;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int token = warp * 16 + lane / 4;  // of the slice; the other is 8 on
+  const Fp8BulkWork<Shape, kSlice> work(params);
+  const uint64_t weights = core_matrix_descriptor(ring, 1024, 128);
+  const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % kBulkCluster);
+  // The weight scales of kHeld tiles along k, those of panel p in lanes kHeld p and on.
+  const auto read_weight_scales = [&](const ProductTile& item, int first) {
+    const int panel = work.ranges.panel(item.rows, lane / kHeld);
+    const int tile = first + lane % kHeld;
+    return tile < work.item_tiles
+               ? __ldg(params.weight_scales + static_cast<size_t>(panel) * params.tiles +
+                       item.split * work.item_tiles + tile)
+               : 0.0f;
+  };
+  const int own_items = work.own_items();
+  float next_scales = own_items > 0 ? read_weight_scales(work.item(0), 0) : 0.0f;
+  float even[32] = {}, odd[32] = {};  // products of panels by turns
+  int slot = 0;
+  uint32_t parity = 0;
+  for (int index = 0; index < own_items; ++index) {
+    const ProductTile item = work.item(index);
+    const int num_tokens = work.num_tokens(item);
+    float weight_scales = 0;
+    float acc[kTiles][32] = {};
+    for (int tile = 0; tile < work.item_tiles; ++tile) {
+      if (tile % kHeld == 0) {
+        weight_scales = next_scales;
+        if (tile + kHeld < work.item_tiles) {
+          next_scales = read_weight_scales(item, tile + kHeld);
+        } else if (index + 1 < own_items) {
+          next_scales = read_weight_scales(work.item(index + 1), 0);
+        }
+      }
+      barrier_wait(full + 8 * slot, parity);
+      // Tokens beyond the last take whatever lies there; nobody reads their sums.
+      const uint8_t* const block = memory + slot * Shape::kStageBytes + Shape::kTokens;
+      const uint8_t* const codes = block + token * 16 + lane % 4 * 4;
+      const auto* const scales = reinterpret_cast<const float*>(block + num_tokens * 128) + token;
+      uint32_t a[4][4];
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[step][i] = *reinterpret_cast<const uint32_t*>(
+              codes + (2 * step + i / 2) * num_tokens * 16 + i % 2 * 128);
+        }
+      }
+      const float first = scales[0], second = scales[8];
+      const uint64_t b = weights + static_cast<uint32_t>(slot * (Shape::kStageBytes / 16));
+      const auto multiply = [&](float(&d)[32], int p) {
+        wgmma_fence();
+        wgmma_e4m3_first(d, a[0], b + p * kPanelStep);
+        wgmma_e4m3_add(d, a[1], b + p * kPanelStep + kStep);
+        wgmma_e4m3_add(d, a[2], b + p * kPanelStep + 2 * kStep);
+        wgmma_e4m3_add(d, a[3], b + p * kPanelStep + 3 * kStep);
+        wgmma_commit();
+      };
+      const auto add = [&](float(&d)[32], int p) {
+        const float scale = __shfl_sync(~0U, weight_scales, p * kHeld + tile % kHeld);
+        promote_rows(acc[p], d, first * scale, second * scale);
+      };
+      multiply(even, 0);
+      multiply(odd, 1);
+      wgmma_wait<1>();
+      hold(even);
+      add(even, 0);
+      multiply(even, 2);
+      wgmma_wait<1>();
+      hold(odd);
+      add(odd, 1);
+      multiply(odd, 3);
+      wgmma_wait<1>();
+      hold(even);
+      add(even, 2);
+      wgmma_wait<0>();
+      hold(odd);
+      __syncwarp();
+      if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
+      add(odd, 3);
+      if (++slot == params.ring_stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    if (!work.has_tokens(item)) continue;
+    const int64_t n = static_cast<int64_t>(params.panels) * 64;
+    const int row = work.slice(item) * kSlice + token;
+    float* const y = params.y + (static_cast<int64_t>(item.split) * params.m + row) * n;
+#pragma unroll
+    for (int p = 0; p < kTiles; ++p) {
+      if (!work.ranges.has(item.rows, p)) continue;
+      float* const y_panel = y + work.ranges.panel(item.rows, p) * 64 + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (row < params.m) {
+          *reinterpret_cast<float2*>(y_panel + 8 * j) = {acc[p][4 * j], acc[p][4 * j + 1]};
+        }
+        if (row + 8 < params.m) {
+          *reinterpret_cast<float2*>(y_panel + 8 * n + 8 * j) = {acc[p][4 * j + 2],
+                                                                 acc[p][4 * j + 3]};
+        }
+      }
+    }
+  }
+}
+
+// kBlocks: that fit on a multiprocessor.
+template <int kColumns, bool kIsPrefill, int kBlocks>
 __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
     fp8_bulk_matmul(const Fp8BulkParams params) {
-  using Shape = Fp8BulkShape<kColumns, kPanels>;
+  using Shape = Fp8BulkShape<kColumns, kIsPrefill>;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[kBulkBarriers];
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -386,13 +501,17 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
   cluster_wait();
 
   if (warp >= kBulkConsumers / 32) {
-    if constexpr (kBlocks == 1) give_registers_until<kPanels == 1 ? 56 : 40>();
+    if constexpr (kBlocks == 1) give_registers_until<kIsPrefill ? 40 : 56>();
     if (warp == kBulkConsumers / 32 && lane < Fp8BulkSource<Shape, kColumns>::kLanes) {
       produce_fp8_bulk_stages<Shape, kColumns>(params, ring, full, empty);
     }
   } else {
-    if constexpr (kBlocks == 1) take_registers_until<kPanels == 1 ? 224 : 232>();
-    consume_fp8_bulk_stages<Shape, kColumns, kPanels>(params, memory, ring, full, empty);
+    if constexpr (kBlocks == 1) take_registers_until<kIsPrefill ? 232 : 224>();
+    if constexpr (kIsPrefill) {
+      consume_fp8_prefill_stages<Shape>(params, memory, ring, full, empty);
+    } else {
+      consume_fp8_bulk_stages<Shape, kColumns>(params, memory, ring, full, empty);
+    }
   }
   // The other block still writes to this one's memory and barriers.
   __syncwarp();

@@ -14,11 +14,11 @@ static_assert(kBulkTileBytes == kernels::kFp8TileBytes);
 template <int kBlocks>
 constexpr int32_t kRingBytes = (228 << 10) / kBlocks - (1 << 10) - kBulkBarriers * 8;
 
-template <int kColumns, int kPanels, int kBlocks>
+template <int kColumns, bool kIsPrefill, int kBlocks>
 Result<void> launch(Fp8BulkParams params, const DeviceMatMulArgs& args, device::Stream& stream) {
-  constexpr int32_t kStage = Fp8BulkShape<kColumns, kPanels>::kStageBytes;
+  constexpr int32_t kStage = Fp8BulkShape<kColumns, kIsPrefill>::kStageBytes;
   params.ring_stages = std::min(kRingBytes<kBlocks> / kStage, kBulkMaxStages);
-  return launch_kernel(&fp8_bulk_matmul<kColumns, kPanels, kBlocks>,
+  return launch_kernel(&fp8_bulk_matmul<kColumns, kIsPrefill, kBlocks>,
                        {.grid = static_cast<uint32_t>(args.num_units) / kBulkCluster * kBulkCluster,
                         .block = bulk_threads(kBlocks),
                         .shared_bytes = params.ring_stages * kStage,
@@ -47,10 +47,10 @@ Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::S
                              .splits = args.splits,
                              .y = args.y,
                              .ring_stages = 0};
-  if (args.m <= 32) return launch<32, 1, 2>(params, args, stream);
-  if (args.m <= 64) return launch<64, 1, 2>(params, args, stream);
-  if (args.m <= 256) return launch<128, 1, 1>(params, args, stream);
-  return launch<128, 2, 1>(params, args, stream);
+  if (args.m <= 32) return launch<32, false, 2>(params, args, stream);
+  if (args.m <= 64) return launch<64, false, 2>(params, args, stream);
+  if (args.m <= 128) return launch<128, false, 1>(params, args, stream);
+  return launch<128, true, 1>(params, args, stream);
 }
 
 }  // namespace nibble::kernels::cuda
