@@ -105,6 +105,7 @@ TEST_F(WeightUpload, PacksEveryLayoutAsTheHostDoes) {
       {Format::kInt4Group32, DType::kF32, kRowMajor, 70, 288},
       {Format::kFp8E4m3Block128x128, DType::kF8E8m0, kRowMajor, 200, 300},
       {Format::kFp8E4m3Block128x128, DType::kF32, kRowMajor, 192, 384},
+      {Format::kBf16, DType::kF32, PackedLayout::kBf16Panel64, 200, 300},
       {Format::kFp8E4m3Block128x128, DType::kF8E8m0, PackedLayout::kFp8Panel64, 192, 300},
       {Format::kFp8E4m3Block128x128, DType::kF32, PackedLayout::kFp8Panel64, 320, 512},
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 70, 288},

@@ -15,6 +15,7 @@ constexpr RepackInfo kTable[] = {
      PackedLayout::kFp8Panel64,
      false,
      &cuda::launch_pack_fp8_panel64},
+    {Format::kBf16, PackedLayout::kBf16Panel64, false, &cuda::launch_pack_bf16_panel64},
     {Format::kF32, PackedLayout::kRowMajor, true, nullptr},
     {Format::kBf16, PackedLayout::kRowMajor, true, nullptr},
     {Format::kF16, PackedLayout::kRowMajor, true, nullptr},

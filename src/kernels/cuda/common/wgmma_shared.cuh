@@ -1,6 +1,6 @@
-// Warpgroup matrix products of sm_90a with B, and mostly A, in shared memory: D[64, N] (+)= A B with A
-// [64, 32] and B [32, N] in E4M3, or [64, 16] and [16, N] in BF16: 32 bytes along k. Device code
-// only. Source: PTX ISA 9.0, "wgmma.mma_async". D and the rules: see common/wgmma.cuh.
+// Warpgroup matrix products of sm_90a with B, and mostly A, in shared memory: D[64, N] (+)= A B
+// with A [64, 32] and B [32, N] in E4M3, or [64, 16] and [16, N] in BF16: 32 bytes along k. Device
+// code only. Source: PTX ISA 9.0, "wgmma.mma_async". D and the rules: see common/wgmma.cuh.
 //
 // X_first(d, a, b) is D = A B, X_add is D += A B; N is twice the size of d. a, b: descriptors of
 // tiles whose rows run along k.

@@ -16,6 +16,13 @@ __global__ void __launch_bounds__(kThreads) expand_scales(RepackArgs args) {
   if (i < args.num_rows * groups) expand_scale(args, i / groups, i % groups);
 }
 
+// One thread per 8 values.
+__global__ void __launch_bounds__(kThreads) pack_bf16_panel64(RepackArgs args) {
+  const int64_t chunks = bf16_chunks_per_row(args.k);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < args.num_rows * chunks) pack_bf16_chunk(args, i / chunks, i % chunks);
+}
+
 // One thread per 16 codes.
 __global__ void __launch_bounds__(kThreads) pack_fp8_panel64(RepackArgs args) {
   const int64_t chunks = fp8_chunks_per_row(args.k);
@@ -86,6 +93,10 @@ Result<void> launch(void (*kernel)(RepackArgs),
 
 Result<void> launch_expand_scales(const RepackArgs& args, device::Stream& stream) {
   return launch(&expand_scales, args.num_rows * groups_per_row(args), args, stream);
+}
+
+Result<void> launch_pack_bf16_panel64(const RepackArgs& args, device::Stream& stream) {
+  return launch(&pack_bf16_panel64, args.num_rows * bf16_chunks_per_row(args.k), args, stream);
 }
 
 Result<void> launch_pack_fp8_panel64(const RepackArgs& args, device::Stream& stream) {

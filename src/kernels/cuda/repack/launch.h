@@ -9,6 +9,8 @@ namespace nibble::kernels::cuda {
 
 // kRowMajor: expands scales to one f32 per row and group.
 Result<void> launch_expand_scales(const RepackArgs& args, device::Stream& stream);
+// kBf16Panel64 from BF16.
+Result<void> launch_pack_bf16_panel64(const RepackArgs& args, device::Stream& stream);
 // kFp8Panel64 from FP8 128x128.
 Result<void> launch_pack_fp8_panel64(const RepackArgs& args, device::Stream& stream);
 // kPanel64 from MXFP4. What does not fit (RepackArgs::failure) is by how much exponents differ.

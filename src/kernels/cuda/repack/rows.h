@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/bf16_panel64.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
 #include "kernels/repack.h"
@@ -80,6 +81,31 @@ NIBBLE_HOST_DEVICE void expand_scale(const RepackArgs& args, int64_t row, int64_
   reinterpret_cast<float*>(
       args.packed_scales)[(args.stack_row + row) * groups_per_row(args) + group] =
       scale_of(args, row, group);
+}
+
+// --- kBf16Panel64 ---
+
+// 8 values of a row, fewer at its end.
+NIBBLE_HOST_DEVICE int64_t bf16_chunks_per_row(int64_t k) { return (k + 7) / 8; }
+
+// Writes chunk `chunk` of the piece's row `row`.
+NIBBLE_HOST_DEVICE void pack_bf16_chunk(const RepackArgs& args, int64_t row, int64_t chunk) {
+  constexpr int64_t kChunksPerTile = kBf16PanelTileK / 8;
+  const int64_t tiles = (args.k + kBf16PanelTileK - 1) / kBf16PanelTileK;
+  const int64_t at = args.stack_row + row;
+  const int64_t tile = at / kBf16PanelRows * tiles + chunk / kChunksPerTile;
+  const std::byte* const from = args.codes + (row * args.k + chunk * 8) * 2;
+  std::byte* const to = args.packed_codes + tile * kBf16PanelTileBytes +
+                        chunk % kChunksPerTile * (kBf16PanelRows * 16) + at % kBf16PanelRows * 16;
+  const int64_t count = args.k - chunk * 8 < 8 ? args.k - chunk * 8 : 8;
+  if (args.k % 8 == 0) {
+    struct alignas(16) Chunk {
+      uint32_t words[4];
+    };
+    *reinterpret_cast<Chunk*>(to) = *reinterpret_cast<const Chunk*>(from);
+  } else {
+    for (int64_t i = 0; i < count * 2; ++i) to[i] = from[i];
+  }
 }
 
 // --- kFp8Panel64 ---

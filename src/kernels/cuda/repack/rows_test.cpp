@@ -26,7 +26,8 @@ QuantizedWeight random_weight(
   QuantizedWeight weight{.format = format, .n = n, .k = k, .scale_dtype = scale_dtype};
   weight.codes.resize(static_cast<size_t>(n * k * info.bits_per_weight / 8));
   for (std::byte& code : weight.codes) code = static_cast<std::byte>(random() % 0x7F);
-  const int64_t num_scales = quant::scale_shape(format, n, k).num_elements();
+  const int64_t num_scales =
+      info.has_scales() ? quant::scale_shape(format, n, k).num_elements() : 0;
   weight.scales.resize(static_cast<size_t>(num_scales * dtype_size(scale_dtype)));
   for (int64_t i = 0; i < num_scales; ++i) {
     const float value = std::ldexp(1.0f + static_cast<float>(random() % 8) / 8,
@@ -63,6 +64,10 @@ void pack_piece(const RepackArgs& args, PackedLayout layout) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     if (layout == PackedLayout::kRowMajor) {
       for (int64_t group = 0; group < groups_per_row(args); ++group) expand_scale(args, row, group);
+    } else if (layout == PackedLayout::kBf16Panel64) {
+      for (int64_t chunk = 0; chunk < bf16_chunks_per_row(args.k); ++chunk) {
+        pack_bf16_chunk(args, row, chunk);
+      }
     } else if (layout == PackedLayout::kFp8Panel64) {
       for (int64_t chunk = 0; chunk < fp8_chunks_per_row(args.k); ++chunk) {
         pack_fp8_chunk(args, row, chunk);
@@ -153,6 +158,8 @@ TEST(RepackRows, GiveTheBytesOfTheHostPacker) {
       {Format::kInt4Group32, DType::kF32, kRowMajor, 7, 96},
       {Format::kFp8E4m3Block128x128, DType::kF8E8m0, kRowMajor, 200, 300},
       {Format::kFp8E4m3Block128x128, DType::kF32, kRowMajor, 200, 300},
+      {Format::kBf16, DType::kF32, PackedLayout::kBf16Panel64, 100, 300},
+      {Format::kBf16, DType::kF32, PackedLayout::kBf16Panel64, 70, 256},
       {Format::kFp8E4m3Block128x128, DType::kF8E8m0, PackedLayout::kFp8Panel64, 200, 300},
       {Format::kFp8E4m3Block128x128, DType::kF32, PackedLayout::kFp8Panel64, 64, 256},
       {Format::kFp8E4m3Block128x128, DType::kF32, PackedLayout::kFp8Panel64, 1, 16},

@@ -90,6 +90,26 @@ struct Bf16Work {
   }
 };
 
+// The tiles along k of an item, from one on that differs between ranges of rows: blocks that work
+// at the same time read other tokens' values, which keeps them from queueing at the same parts of
+// the cache.
+class Bf16TileOrder {
+ public:
+  Bf16TileOrder() = default;
+  __device__ __forceinline__ Bf16TileOrder(const ProductTile& item, int item_tiles)
+      : begin_(item.split * item_tiles),
+        end_(begin_ + item_tiles),
+        tile_(begin_ + item.rows * 7 % item_tiles) {}
+
+  __device__ __forceinline__ int tile() const { return tile_; }
+  __device__ __forceinline__ void next() {
+    if (++tile_ == end_) tile_ = begin_;
+  }
+
+ private:
+  int begin_ = 0, end_ = 0, tile_ = 0;
+};
+
 // A place in the ring and the parity of its current round.
 struct Bf16RingPlace {
   int slot = 0;
@@ -120,10 +140,9 @@ __device__ __forceinline__ void produce_bf16_weights(const Bf16MatMulParams& par
 #pragma unroll
     for (int i = 0; i < kBf16Warpgroups; ++i) {
       const int panel = work.ranges.panel(item.rows, i);
-      sources[i] = params.weights + (static_cast<size_t>(panel) * params.tiles +
-                                     static_cast<size_t>(item.split) * work.item_tiles) *
-                                        kBf16TileBytes;
+      sources[i] = params.weights + static_cast<size_t>(panel) * params.tiles * kBf16TileBytes;
     }
+    Bf16TileOrder order(item, work.item_tiles);
     for (int tile = 0; tile < work.item_tiles; ++tile, ++stage) {
       if (stage >= params.ring_stages) barrier_wait(empty + 8 * place.slot, place.parity ^ 1);
       const uint32_t barrier = full + 8 * place.slot;
@@ -131,12 +150,12 @@ __device__ __forceinline__ void produce_bf16_weights(const Bf16MatMulParams& par
 #pragma unroll
       for (int i = 0; i < kBf16Warpgroups; ++i) {
         bulk_copy_to_shared(ring + place.slot * Stage::kBytes + i * kBf16TileBytes,
-                            sources[i],
+                            sources[i] + static_cast<size_t>(order.tile()) * kBf16TileBytes,
                             kBf16TileBytes,
                             barrier,
                             policy);
-        sources[i] += kBf16TileBytes;
       }
+      order.next();
       place.advance(params.ring_stages);
     }
   }
@@ -209,7 +228,8 @@ class Bf16TokenSource {
         const bool is_present = token < params_.m;
         const uint8_t* const source =
             static_cast<const uint8_t*>(params_.x) +
-            ((is_present ? token : 0) * params_.row_stride + column_) * kElementBytes;
+            ((is_present ? token : 0) * params_.row_stride + column_ + order_.tile() * kBf16TileK) *
+                kElementBytes;
 #pragma unroll
         for (int word = 0; word < Fetch::kWords; ++word) {
           copy_async_16(fetched + (i * Fetch::kWords + word) * kBf16Converters * 16,
@@ -217,7 +237,7 @@ class Bf16TokenSource {
                         is_present);
         }
       }
-      column_ += kBf16TileK;
+      order_.next();
       if (++tile_ == work_.item_tiles && ++index_ < own_items_) start_item();
     }
     copy_async_commit();
@@ -229,9 +249,8 @@ class Bf16TokenSource {
     const int group = work_.ranges.group(item.rows);
     tile_ = 0;
     first_token_ = item.tokens * kColumns;
-    column_ =
-        (static_cast<int64_t>(group) * params_.tiles + item.split * work_.item_tiles) * kBf16TileK +
-        chunk_ * 8;
+    column_ = static_cast<int64_t>(group) * params_.tiles * kBf16TileK + chunk_ * 8;
+    order_ = Bf16TileOrder(item, work_.item_tiles);
   }
 
   const Bf16MatMulParams& params_;
@@ -242,7 +261,8 @@ class Bf16TokenSource {
   int index_ = 0;
   int tile_ = 0;
   int first_token_ = 0;
-  int64_t column_ = 0;
+  int64_t column_ = 0;  // of this thread's chunk in the group
+  Bf16TileOrder order_;
 };
 
 // Brings tokens into the ring. Four warps.   fetched: the buffers, behind the ring
