@@ -86,6 +86,27 @@ struct ForwardOutput {
                           // compute_mtp is set
 };
 
+// How a device chooses the next token of a sequence: steps 4 to 9 of engine/sampler.h.
+struct DeviceSampling {
+  float temperature = 0;  // 0: the most probable
+  int32_t top_k = 0;      // 0: all
+  float top_p = 1;
+  float min_p = 0;
+  uint64_t seed = 0;
+  uint64_t draw = 0;  // position in the output
+};
+
+// A decode step, one token of each sequence, that leaves the choice of the next ones to the device.
+struct DecodeInput {
+  std::span<const SlotId> slots;  // distinct
+  std::span<const std::span<const PageId>> block_tables;
+  // [slots.size()]; kChosenBefore: what the step queued before chose for that slot
+  std::span<const int32_t> token_ids;
+  std::span<const DeviceSampling> sampling;  // [slots.size()]
+
+  static constexpr int32_t kChosenBefore = -1;
+};
+
 // A module class and the kernel that it got: what `plan`, logs and the demo's last line show.
 struct RoutedModule {
   std::string module;  // "layers.*.ffn.experts.w13"
@@ -136,6 +157,19 @@ class Model {
   // kInvalidArgument for ids outside the vocabulary, positions that do not continue a slot, a pass
   // larger than max_tokens_per_pass, or block tables that are too short; nothing is changed then.
   virtual Result<void> forward(const ForwardInput& input, ForwardOutput& output) = 0;
+
+  // Decode steps that are queued before the last one ends. A step counts as done for length() and
+  // truncate() as soon as it is queued; what a caller does not want of it is truncated away.
+  virtual int32_t max_queued_steps() const { return 0; }  // 0: not on this device
+  // Errors of forward(); kInvalidArgument also for a step too many and a token that is not known.
+  virtual Result<void> queue_decode(const DecodeInput& /*input*/) {
+    return unsupported("this device has no queue of decode steps");
+  }
+  // Waits for the oldest queued step: the chosen tokens in the order of its slots, valid until the
+  // next call.
+  virtual Result<std::span<const int32_t>> fetch_decoded() {
+    return unsupported("this device has no queue of decode steps");
+  }
 };
 
 struct LoadOptions {

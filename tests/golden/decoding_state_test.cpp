@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "golden/golden_testing.h"
@@ -26,18 +28,22 @@ void expect_same_bits(std::span<const float> actual, std::span<const float> expe
       << "largest difference " << max_difference(actual, expected);
 }
 
-// "_gpu": the step of GPUs, on the emulated one.
 Loaded load_for(std::string name) {
   const bool is_tiny = name.starts_with("tiny_v4");
-  const bool is_gpu = name.ends_with("_gpu");
-  if (is_gpu) name.resize(name.size() - 4);
+  On device = On::kCpu;
+  for (const auto& [suffix, on] : {std::pair{"_emulated", On::kEmulatedGpu}, {"_gpu", On::kGpu}}) {
+    if (!name.ends_with(suffix)) continue;
+    name.resize(name.size() - std::strlen(suffix));
+    device = on;
+  }
   return load(is_tiny ? tiny_v4_dir() : golden_dir(name),
-              {.device = is_gpu ? On::kEmulatedGpu : On::kCpu,
+              {.device = device,
                .kv_dtype = name == "tiny_v4_fp8" ? models::KvDtype::kFp8 : models::KvDtype::kAuto,
-               .state = {.num_slots = 3, .num_pages = 3 * kPages, .max_context = kPages * 256}});
+               .state = {.num_slots = 3, .num_pages = 3 * kPages, .max_context = kPages * 256},
+               .is_deterministic = device == On::kGpu});
 }
 
-class DecodingState : public testing::TestWithParam<const char*> {
+class DecodingState : public testing::TestWithParam<std::string> {
  protected:
   DecodingState() : loaded_(load_for(GetParam())), model_(*loaded_.model) {}
 
@@ -187,8 +193,7 @@ TEST_P(DecodingState, RefusesDamagedAndForeignSnapshots) {
   }
   EXPECT_EQ(model_.length(SlotId{1}), 0);
 
-  const Loaded other =
-      load_for(std::string(GetParam()).starts_with("flash_like") ? "pro_like" : "flash_like");
+  const Loaded other = load_for(GetParam().starts_with("flash_like") ? "pro_like" : "flash_like");
   EXPECT_EQ(other.model->restore_slot(SlotId{0}, snapshot).error().code, Errc::kDataLoss);
   EXPECT_TRUE(model_.restore_slot(SlotId{1}, snapshot).ok());
 }
@@ -277,13 +282,8 @@ TEST(MtpState, RecoversFromPassesThatLeftItOut) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          DecodingState,
-                         testing::Values("flash_like",
-                                         "pro_like",
-                                         "tiny_v4",
-                                         "tiny_v4_fp8",
-                                         "flash_like_gpu",
-                                         "pro_like_gpu"),
-                         [](const auto& param) { return std::string(param.param); });
+                         testing::ValuesIn(models_under_test()),
+                         [](const auto& param) { return param.param; });
 
 }  // namespace
 }  // namespace nibble::golden

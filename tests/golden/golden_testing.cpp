@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -18,8 +19,6 @@
 namespace nibble::golden {
 namespace {
 
-constexpr int32_t kPagesPerSequence = 64;
-
 Rows to_rows(const TensorView& view) {
   const float* data = view.as<const float>();
   return {.width = view.shape[1],
@@ -28,10 +27,20 @@ Rows to_rows(const TensorView& view) {
 
 }  // namespace
 
+// On the machine that built this, or on one that got the tree and what tools/gpu staged.
 Path golden_dir(const std::string& name) {
-  return Path(NIBBLE_BINARY_DIR) / "testdata/golden" / name;
+  const Path built = Path(NIBBLE_BINARY_DIR) / "testdata/golden" / name;
+  return std::filesystem::exists(built) ? built : Path("build/gpu/testdata/golden") / name;
 }
-Path tiny_v4_dir() { return Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4"; }
+Path tiny_v4_dir() {
+  const Path source = Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4";
+  if (std::filesystem::exists(source)) return source;
+  Path root = std::filesystem::current_path();
+  while (!std::filesystem::exists(root / "models/tiny-v4") && root.has_relative_path()) {
+    root = root.parent_path();
+  }
+  return root / "models/tiny-v4";
+}
 
 namespace {
 
@@ -65,12 +74,11 @@ Loaded load(const Path& dir, const LoadRequest& request) {
   return loaded;
 }
 
-Sequence::Sequence(models::Model& model, int32_t slot, int32_t first_page)
+Sequence::Sequence(models::Model& model, int32_t slot, int32_t first_page, int32_t max_pages)
     : model_(model), slot_{slot} {
   const int32_t pages =
       static_cast<int32_t>(ceil_div(model.info().max_position_embeddings, model.info().page_size));
-  for (int32_t i = 0; i < std::min(pages, kPagesPerSequence); ++i)
-    pages_.push_back({first_page + i});
+  for (int32_t i = 0; i < std::min(pages, max_pages); ++i) pages_.push_back({first_page + i});
 }
 
 RunResult Sequence::run(std::span<const int32_t> ids, const RunOptions& options) {

@@ -34,6 +34,10 @@ struct LoadRequest {
 // Loads and reserves state; stops the test on failure.
 Loaded load(const Path& dir, const LoadRequest& request = {});
 
+// What the tests of decoding_state_test.cpp load, one list per program: a model's name, "_fp8" for
+// FP8 keys, then "_emulated" or "_gpu" for another device than the CPU.
+std::vector<std::string> models_under_test();
+
 // A matrix of f32 rows.
 struct Rows {
   int64_t width = 0;
@@ -62,7 +66,10 @@ struct RunOptions {
 // One slot of a model with pages of its own; continues where it stands.
 class Sequence final {
  public:
-  explicit Sequence(models::Model& model, int32_t slot = 0, int32_t first_page = 0);
+  explicit Sequence(models::Model& model,
+                    int32_t slot = 0,
+                    int32_t first_page = 0,
+                    int32_t max_pages = 64);
 
   RunResult run(std::span<const int32_t> ids, const RunOptions& options = {});
   void truncate(int32_t length);

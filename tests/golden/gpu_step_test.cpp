@@ -100,5 +100,66 @@ TEST(GpuStep, PredictsNearlyAsTheReferenceWithFp8Activations) {
   EXPECT_GE(distance.argmax_agreement, 0.97);
 }
 
+// Two sequences decode greedily with the next step queued before the last one is fetched; what was
+// queued too many is taken back.
+TEST(DecodeQueue, ChoosesTheTokensThatForwardGives) {
+  const Loaded loaded = load(golden_dir("flash_like"),
+                             {.device = On::kEmulatedGpu,
+                              .precision = models::Precision::kDefault,
+                              .state = {.num_slots = 3, .num_pages = 3 * 4, .max_context = 1024},
+                              .num_threads = 2});
+  models::Model& model = *loaded.model;
+  constexpr int32_t kNew = 6;
+  std::vector<Sequence> sequences;
+  std::vector<int32_t> first;
+  std::vector<std::vector<int32_t>> expected(2);
+  for (int32_t s = 0; s < 2; ++s) {
+    const std::vector<int32_t> prompt = random_ids(model, 20 + 9 * s, static_cast<uint32_t>(s));
+    Sequence alone(model, 2, 8, 4);
+    model.reset_slot(SlotId{2});
+    Rows logits = alone.run(prompt).logits;
+    sequences.emplace_back(model, s, 4 * s, 4);
+    const RunResult result = sequences.back().run(prompt);
+    first.push_back(argmax(result.logits.back()));
+    for (int32_t i = 0; i < kNew; ++i) {
+      const int32_t token = argmax(logits.back());
+      logits = alone.run(std::span(&token, 1)).logits;
+      expected[static_cast<size_t>(s)].push_back(argmax(logits.back()));
+    }
+  }
+
+  const SlotId slots[] = {SlotId{1}, SlotId{0}};
+  const std::span<const PageId> tables[] = {sequences[1].pages(), sequences[0].pages()};
+  const models::DeviceSampling greedy[2] = {};
+  const int32_t known[] = {first[1], first[0]};
+  const int32_t chosen[] = {models::DecodeInput::kChosenBefore, models::DecodeInput::kChosenBefore};
+  const auto queue = [&](std::span<const int32_t> tokens) {
+    model
+        .queue_decode(
+            {.slots = slots, .block_tables = tables, .token_ids = tokens, .sampling = greedy})
+        .value();
+  };
+  queue(known);
+  for (size_t i = 0; i < kNew; ++i) {
+    queue(chosen);
+    const std::span<const int32_t> tokens = model.fetch_decoded().value();
+    EXPECT_EQ(tokens[0], expected[1][i]) << i;
+    EXPECT_EQ(tokens[1], expected[0][i]) << i;
+  }
+  EXPECT_EQ(model.fetch_decoded().value().size(), 2u);
+  EXPECT_FALSE(model.fetch_decoded().ok());
+  EXPECT_EQ(model.length(SlotId{0}), 20 + kNew + 1);
+  model.truncate(SlotId{0}, 20 + kNew).value();
+  // The sequence goes on from there as if nothing had been queued beyond.
+  const int32_t next = expected[0][kNew - 1];
+  Sequence alone(model, 2, 8, 4);
+  model.reset_slot(SlotId{2});
+  std::vector<int32_t> whole = random_ids(model, 20, 0);
+  whole.push_back(first[0]);
+  whole.insert(whole.end(), expected[0].begin(), expected[0].end());
+  const Rows logits = sequences[0].run(std::span(&next, 1)).logits;
+  EXPECT_EQ(argmax(logits.back()), argmax(alone.run(whole).logits.back()));
+}
+
 }  // namespace
 }  // namespace nibble::golden

@@ -185,4 +185,32 @@ Result<const float*> run_head(const Pass& pass,
   return static_cast<const float*>(pass.ws.logits);
 }
 
+Result<void> take_chosen(const Pass& pass, const SampleLists& lists, int32_t rows) {
+  return pass.ops.copy_rows.launch(
+      kernels::DeviceCopyRowsArgs{.in = reinterpret_cast<const std::byte*>(pass.ws.sampled),
+                                  .out = reinterpret_cast<std::byte*>(lists.ids),
+                                  .from = lists.from_rows,
+                                  .count = rows,
+                                  .row_bytes = sizeof(int32_t)},
+      pass.stream());
+}
+
+Result<void> choose_tokens(const Pass& pass,
+                           const SampleLists& lists,
+                           const float* logits,
+                           int32_t rows) {
+  return pass.ops.sample.launch(kernels::DeviceSampleArgs{.logits = {.data = logits},
+                                                          .m = rows,
+                                                          .vocab = pass.config.vocab_size,
+                                                          .temperatures = lists.temperatures,
+                                                          .top_k = lists.top_k,
+                                                          .top_p = lists.top_p,
+                                                          .min_p = lists.min_p,
+                                                          .seeds = lists.seeds,
+                                                          .draws = lists.draws,
+                                                          .ids = pass.ws.sampled,
+                                                          .workspace = pass.ws.sample},
+                                pass.stream());
+}
+
 }  // namespace nibble::models::deepseek_v4::gpu

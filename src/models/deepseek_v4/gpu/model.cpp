@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "device/emulated_gpu.h"
+#include "device/event.h"
 #include "device/graph.h"
 #include "models/deepseek_v4/gpu/pass.h"
 #include "models/deepseek_v4/model_info.h"
@@ -52,6 +54,24 @@ class HostLogits final {
   int64_t vocab_ = 0;
 };
 
+// A decode step whose tokens have not been fetched.
+struct QueuedStep {
+  std::vector<SlotId> slots;
+  device::Buffer ids;   // [slots], in host memory
+  device::Event event;  // marks their arrival
+};
+
+// Queued steps in a ring, reused so that a steady state allocates nothing.
+struct DecodeQueue {
+  QueuedStep steps[kMaxQueuedSteps];
+  int32_t begin = 0;
+  int32_t count = 0;
+
+  QueuedStep& oldest() { return steps[begin]; }
+  QueuedStep& next() { return steps[(begin + count) % kMaxQueuedSteps]; }
+  const QueuedStep& newest() const { return steps[(begin + count + 1) % kMaxQueuedSteps]; }
+};
+
 // Everything whose size reserve_state() decides.
 struct Reserved {
   State state;
@@ -60,6 +80,7 @@ struct Reserved {
   HostLogits logits;
   HostLogits mtp_logits;
   std::map<int32_t, device::Graph> graphs;  // by bucket
+  DecodeQueue queue;
 };
 
 class GpuModel final : public Model {
@@ -122,6 +143,10 @@ class GpuModel final : public Model {
 
   Result<void> forward(const ForwardInput& input, ForwardOutput& output) override;
 
+  int32_t max_queued_steps() const override { return kMaxQueuedSteps; }
+  Result<void> queue_decode(const DecodeInput& input) override;
+  Result<std::span<const int32_t>> fetch_decoded() override;
+
  private:
   SlotTable& slots() { return reserved_->state.slots(); }
   const SlotTable& slots() const { return reserved_->state.slots(); }
@@ -151,6 +176,8 @@ class GpuModel final : public Model {
                             const TensorView& out) const;
   Result<void> record_graphs();
   void advance(bool has_mtp);
+  const float* decode_logits(int32_t bucket) const;
+  Result<void> find_sources(const DecodeInput& input);
 
   Config config_;
   Numerics numerics_;
@@ -163,6 +190,11 @@ class GpuModel final : public Model {
   std::optional<Reserved> reserved_;
   PassRows rows_;
   PassRows mtp_rows_;
+  // Of the step that is being queued.
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> positions_;
+  std::vector<int32_t> from_rows_;
+  std::vector<int32_t> ordinals_;  // 0, 1, ..
 };
 
 Result<void> GpuModel::reserve_state(const StateOptions& requested) {
@@ -181,7 +213,17 @@ Result<void> GpuModel::reserve_state(const StateOptions& requested) {
                              .workspace = std::move(workspace),
                              .logits = std::move(logits),
                              .mtp_logits = std::move(mtp_logits),
-                             .graphs = {}});
+                             .graphs = {},
+                             .queue = {}});
+  for (QueuedStep& step : reserved_->queue.steps) {
+    TRY_ASSIGN(step.ids, device_.allocate_host(options.num_slots * int64_t{sizeof(int32_t)}));
+    step.slots.reserve(static_cast<size_t>(options.num_slots));
+  }
+  for (std::vector<int32_t>* list : {&token_ids_, &positions_, &from_rows_}) {
+    list->reserve(static_cast<size_t>(options.num_slots));
+  }
+  ordinals_.resize(static_cast<size_t>(options.num_slots) + 1);
+  std::iota(ordinals_.begin(), ordinals_.end(), 0);
   return record_graphs();
 }
 
@@ -225,7 +267,7 @@ Result<void> GpuModel::run_layers(const Pass& pass, const Rows& rows) const {
 }
 
 Result<void> GpuModel::enqueue_decode(int32_t bucket) const {
-  const StepLists lists = reserved_->plan.lists({.rows = bucket, .sequences = bucket});
+  const StepLists lists = reserved_->plan.lists(StepSize::decode(bucket));
   const Pass pass = make_pass(nullptr);
   const Rows rows{.lists = lists.main, .streams = reserved_->workspace.streams};
   TRY(run_layers(pass, rows));
@@ -249,8 +291,10 @@ Result<void> GpuModel::record_graphs() {
   const int32_t largest = bucket_of(std::min(reserved_->state.options().num_slots, 256));
   for (const int32_t bucket : kBuckets) {
     if (bucket > largest) break;
-    const StepSize size{.rows = bucket, .sequences = bucket};
-    reserved_->plan.fill(size, rows_, nullptr, {}, reserved_->state);  // padding alone
+    const StepSize size = StepSize::decode(bucket);
+    // Padding alone.
+    reserved_->plan.fill(size, rows_, nullptr, {}, reserved_->state);
+    reserved_->plan.fill_sampling(size, {}, {});
     TRY(reserved_->plan.upload(device_));
     TRY(enqueue_decode(bucket));  // kernels are loaded when they first run
     TRY(device_.synchronize());
@@ -336,7 +380,7 @@ Result<void> GpuModel::forward(const ForwardInput& input, ForwardOutput& output)
   const bool is_decode = size.rows == size.sequences && !input.compute_mtp &&
                          input.record == nullptr && input.replay == nullptr;
   const int32_t bucket = is_decode ? bucket_of(size.rows) : 0;
-  if (bucket != 0) size = {.rows = bucket, .sequences = bucket};
+  if (bucket != 0) size = StepSize::decode(bucket);
   reserved_->plan.fill(
       size, rows_, input.compute_mtp ? &mtp_rows_ : nullptr, input.logits_rows, reserved_->state);
   TRY(reserved_->plan.upload(device_));
@@ -351,6 +395,94 @@ Result<void> GpuModel::forward(const ForwardInput& input, ForwardOutput& output)
   TRY(device_.synchronize());
   advance(input.compute_mtp);
   return {};
+}
+
+// Where run_head() left a decode step's logits.
+const float* GpuModel::decode_logits(int32_t bucket) const {
+  const Workspace& ws = reserved_->workspace;
+  return weights_.lm_head.num_splits(bucket) > 1 ? ws.logits : ws.logit_sums;
+}
+
+// Splits token_ids into those that are known and the rows of the step before that choose them.
+Result<void> GpuModel::find_sources(const DecodeInput& input) {
+  const DecodeQueue& queue = reserved_->queue;
+  token_ids_.clear();
+  positions_.clear();
+  from_rows_.clear();
+  for (size_t i = 0; i < input.slots.size(); ++i) {
+    const SlotId slot = input.slots[i];
+    TRY(require_slot(slot));
+    int32_t from_row = -1;
+    if (input.token_ids[i] == DecodeInput::kChosenBefore) {
+      const std::vector<SlotId>& before = queue.newest().slots;
+      const auto found = std::find(before.begin(), before.end(), slot);
+      if (found == before.end()) {
+        return invalid_argument(fmt::format("slot {}: no step before chose its token", slot.value));
+      }
+      from_row = static_cast<int32_t>(found - before.begin());
+    }
+    from_rows_.push_back(from_row);
+    token_ids_.push_back(from_row < 0 ? input.token_ids[i] : 0);
+    positions_.push_back(slots().status(slot).length);
+  }
+  return {};
+}
+
+Result<void> GpuModel::queue_decode(const DecodeInput& input) {
+  TRY(require_reserved());
+  DecodeQueue& queue = reserved_->queue;
+  const size_t count = input.slots.size();
+  if (queue.count == kMaxQueuedSteps) {
+    return invalid_argument(fmt::format("{} decode steps are queued already", queue.count));
+  }
+  const int32_t bucket = bucket_of(static_cast<int32_t>(count));
+  if (count == 0 || bucket == 0 || input.token_ids.size() != count ||
+      input.sampling.size() != count ||
+      count > static_cast<size_t>(reserved_->state.options().num_slots)) {
+    return invalid_argument(fmt::format("decode step of {} slots, {} tokens, {} samplings",
+                                        count,
+                                        input.token_ids.size(),
+                                        input.sampling.size()));
+  }
+  TRY(find_sources(input));
+  const ForwardInput step{.token_ids = token_ids_,
+                          .positions = positions_,
+                          .cu_seqlens = std::span(ordinals_).first(count + 1),
+                          .slots = input.slots,
+                          .block_tables = input.block_tables,
+                          .logits_rows = std::span(ordinals_).first(count)};
+  TRY(validate(step, config_, slots()));
+  rows_.assign(step);
+  const StepSize size = StepSize::decode(bucket);
+  reserved_->plan.fill(size, rows_, nullptr, step.logits_rows, reserved_->state);
+  reserved_->plan.fill_sampling(size, input.sampling, from_rows_);
+  TRY(reserved_->plan.upload(device_));
+  const Pass pass = make_pass(nullptr);
+  const SampleLists lists = reserved_->plan.lists(size).sample;
+  TRY(take_chosen(pass, lists, bucket));
+  TRY(run_decode(bucket));
+  TRY(choose_tokens(pass, lists, decode_logits(bucket), bucket));
+
+  QueuedStep& queued = queue.next();
+  queued.slots.assign(input.slots.begin(), input.slots.end());
+  TRY(device_.copy_out(queued.ids.data(),
+                       reserved_->workspace.sampled,
+                       static_cast<int64_t>(count * sizeof(int32_t))));
+  TRY(queued.event.record(device_.stream()));
+  ++queue.count;
+  advance(false);
+  return {};
+}
+
+Result<std::span<const int32_t>> GpuModel::fetch_decoded() {
+  TRY(require_reserved());
+  DecodeQueue& queue = reserved_->queue;
+  if (queue.count == 0) return invalid_argument("no decode step is queued");
+  QueuedStep& step = queue.oldest();
+  TRY(step.event.wait());
+  queue.begin = (queue.begin + 1) % kMaxQueuedSteps;
+  --queue.count;
+  return std::span(reinterpret_cast<const int32_t*>(step.ids.data()), step.slots.size());
 }
 
 }  // namespace

@@ -102,6 +102,14 @@ Result<const float*> run_head(const Pass& pass,
                               int32_t first,
                               int32_t count);
 
+// Tokens that the step before chose take the places of those uploaded.
+Result<void> take_chosen(const Pass& pass, const SampleLists& lists, int32_t rows);
+// The next token of every row of logits, into the workspace.
+Result<void> choose_tokens(const Pass& pass,
+                           const SampleLists& lists,
+                           const float* logits,
+                           int32_t rows);
+
 // The MTP layer up to its streams (spec 5.1), from this step's streams and the ring.
 Result<void> run_mtp(const Pass& pass, const StepLists& lists, const Rows& main, const Rows& mtp);
 

@@ -1,6 +1,7 @@
 #include "models/deepseek_v4/gpu/step_plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -70,6 +71,14 @@ struct StepPlan::Layout {
   int64_t stream_rows = 0;
   int64_t mtp_from_rows = 0;
   int64_t mtp_from_ring = 0;
+  // 64-bit values first, so that they are aligned; then 32-bit ones.
+  int64_t seeds = 0;
+  int64_t draws = 0;
+  int64_t temperatures = 0;
+  int64_t top_k = 0;
+  int64_t top_p = 0;
+  int64_t min_p = 0;
+  int64_t from_rows = 0;
   int64_t pages = 0;
   int64_t end = 0;
 
@@ -84,6 +93,11 @@ struct StepPlan::Layout {
         *list = take(size.sequences);
       }
     };
+    seeds = take(2 * int64_t{size.sampled_rows});
+    draws = take(2 * int64_t{size.sampled_rows});
+    for (int64_t* list : {&temperatures, &top_k, &top_p, &min_p, &from_rows}) {
+      *list = take(size.sampled_rows);
+    }
     take_rows(main, size.rows);
     take_rows(mtp, size.mtp_rows);
     logits_rows = take(size.rows);
@@ -124,7 +138,9 @@ int64_t StepPlan::num_bytes(const StateOptions& options) {
 Result<StepPlan> StepPlan::make(const StateOptions& options, device::Device& device) {
   StepPlan plan;
   plan.max_pages_ = pages_of(options);
-  TRY_ASSIGN(plan.staging_, device.allocate_host(num_bytes(options)));
+  for (device::Buffer& staging : plan.staging_) {
+    TRY_ASSIGN(staging, device.allocate_host(num_bytes(options)));
+  }
   TRY_ASSIGN(plan.storage_, device.allocate(num_bytes(options)));
   return plan;
 }
@@ -174,15 +190,47 @@ void StepPlan::fill(const StepSize& size,
   }
 }
 
-Result<void> StepPlan::upload(device::Device& device) const {
-  return device.copy_in(storage_.data(), staging_.data(), used_bytes_);
+void StepPlan::fill_sampling(const StepSize& size,
+                             std::span<const DeviceSampling> sampling,
+                             std::span<const int32_t> from_rows) {
+  const Layout at = layout(size);
+  int32_t* const out = host();
+  const auto store = [out](int64_t offset, const auto& value) {
+    std::memcpy(out + offset, &value, sizeof(value));
+  };
+  for (int32_t row = 0; row < size.sampled_rows; ++row) {
+    const auto i = static_cast<size_t>(row);
+    const bool is_padding = i >= sampling.size();
+    const DeviceSampling chosen = is_padding ? DeviceSampling{} : sampling[i];
+    store(at.temperatures + row, chosen.temperature);
+    store(at.top_k + row, chosen.top_k);
+    store(at.top_p + row, chosen.top_p);
+    store(at.min_p + row, chosen.min_p);
+    store(at.seeds + 2 * row, chosen.seed);
+    store(at.draws + 2 * row, chosen.draw);
+    store(at.from_rows + row, is_padding ? int32_t{-1} : from_rows[i]);
+  }
+}
+
+Result<void> StepPlan::upload(device::Device& device) {
+  TRY(device.copy_in(storage_.data(), host(), used_bytes_));
+  turn_ = (turn_ + 1) % kMaxQueuedSteps;
+  return {};
 }
 
 StepLists StepPlan::lists(const StepSize& size) const {
   const Layout at = layout(size);
-  const int32_t* const base = device();
+  int32_t* const base = device();
   StepLists lists{.main = row_lists(at.main, size.rows, base),
                   .mtp = row_lists(at.mtp, size.mtp_rows, base),
+                  .sample = {.temperatures = reinterpret_cast<const float*>(base + at.temperatures),
+                             .top_k = base + at.top_k,
+                             .top_p = reinterpret_cast<const float*>(base + at.top_p),
+                             .min_p = reinterpret_cast<const float*>(base + at.min_p),
+                             .seeds = reinterpret_cast<const uint64_t*>(base + at.seeds),
+                             .draws = reinterpret_cast<const uint64_t*>(base + at.draws),
+                             .from_rows = base + at.from_rows,
+                             .ids = base + at.main.ids},
                   .logits_rows = base + at.logits_rows,
                   .stream_rows = base + at.stream_rows,
                   .mtp_from_rows = base + at.mtp_from_rows,

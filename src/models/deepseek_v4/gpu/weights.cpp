@@ -1,5 +1,6 @@
 #include "models/deepseek_v4/gpu/weights.h"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,13 @@
 
 namespace nibble::models::deepseek_v4::gpu {
 namespace {
+
+// FP8 activations go with the formats whose checkpoints were made with them (7.1).
+Activation taken_by(quant::Format format, Activation activation) {
+  const bool takes_fp8 =
+      format == quant::Format::kMxfp4 || format == quant::Format::kFp8E4m3Block128x128;
+  return takes_fp8 ? activation : std::min(activation, Activation::kBf16);
+}
 
 class DeviceMaker final {
  public:
@@ -26,19 +34,22 @@ class DeviceMaker final {
   Result<layers::DeviceLinear> linear(std::string_view name,
                                       std::span<const WeightRows> sources,
                                       Activation activation) const {
-    return layers::DeviceLinear::make(sources, 1, options(name, activation));
+    const Activation taken = taken_by(sources.front().weight.format, activation);
+    return layers::DeviceLinear::make(sources, 1, options(name, taken));
   }
   Result<layers::DeviceLinear> output_groups(std::string_view name,
                                              const WeightRows& rows,
                                              int32_t groups,
                                              Activation activation) const {
-    return layers::DeviceLinear::make(std::span(&rows, 1), groups, options(name, activation));
+    const Activation taken = taken_by(rows.weight.format, activation);
+    return layers::DeviceLinear::make(std::span(&rows, 1), groups, options(name, taken));
   }
   Result<layers::DeviceExperts> experts(std::string_view name,
                                         std::span<const std::vector<WeightRows>> sources,
                                         Activation activation,
                                         bool is_gate_up) const {
-    return layers::DeviceExperts::make(sources, is_gate_up, options(name, activation));
+    const Activation taken = taken_by(sources.front().front().weight.format, activation);
+    return layers::DeviceExperts::make(sources, is_gate_up, options(name, taken));
   }
   Result<Parameter> parameter(const device::Buffer& host) const {
     TRY_ASSIGN(device::Buffer storage, upload(device_, host.data(), host.num_bytes()));

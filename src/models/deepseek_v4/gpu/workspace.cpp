@@ -4,16 +4,23 @@
 
 #include "base/checked_math.h"
 #include "models/deepseek_v4/slot_table.h"
+#include "models/deepseek_v4/state.h"
 
 namespace nibble::models::deepseek_v4::gpu {
 namespace {
 
+using kernels::ActivationForm;
 using layers::DeviceExperts;
 using layers::DeviceLinear;
 using layers::FormSet;
 
 // Indexer scores of one launch; steps with more candidates than fit are scored some rows at a time.
 constexpr int64_t kScoreBytes = int64_t{256} << 20;
+
+// Rows of the largest step: a decode bucket may have more rows than a pass has tokens.
+int64_t max_rows(const StateOptions& options) {
+  return std::max(options.max_tokens_per_pass, 2 * options.num_slots);
+}
 
 // Calls visit(block) for every block, that of the MTP layer too.
 template <class Visit>
@@ -33,20 +40,21 @@ struct Readers {
     block_rows = std::max(block_rows, linear.max_block_rows(rows));
   }
   void add(const DeviceExperts& experts, int64_t tokens) { forms.add(experts.forms(tokens)); }
+
+  // Every form that k has.
+  static Readers all(int64_t rows, int64_t k) {
+    Readers readers;
+    readers.forms.add(ActivationForm::kF32).add(ActivationForm::kBf16);
+    if (k % 128 != 0) return readers;
+    readers.forms.add(ActivationForm::kFp8Rows).add(ActivationForm::kFp8Blocks);
+    readers.block_rows = rows;
+    return readers;
+  }
 };
 
-int64_t sums_of(const DeviceLinear& linear, int64_t rows) {
-  return linear.routes().empty() ? 0 : linear.max_sums(rows);
-}
-
-// The most that one of the layers' linears needs.
-template <class Pick>
-int64_t most_sums(const Weights& weights, int64_t rows, Pick&& pick) {
-  int64_t most = 0;
-  for_each_block(weights, [&](const BlockWeights& block) {
-    most = std::max(most, sums_of(pick(block), rows));
-  });
-  return most;
+// f32 values of the sums of one product in all layers.
+void add_sums(int64_t& sums, const DeviceLinear& linear, int64_t rows) {
+  if (!linear.routes().empty()) sums = std::max(sums, linear.max_sums(rows));
 }
 
 // Candidates of the parts of long rows: enough for every kernel.
@@ -56,16 +64,103 @@ int64_t top_k_bytes(int64_t rows, int64_t k, int64_t columns) {
   return columns <= kShortRow ? 256 : rows * kMaxParts * k * 8;
 }
 
-// Pairs in all slots, the unused places of each expert's last one too.
-int64_t max_slot_pairs(const Config& config, const Weights& weights, int64_t pairs) {
-  int64_t rows = 1;
-  for_each_block(weights, [&](const BlockWeights& block) {
-    rows = std::max<int64_t>({rows, block.moe.w13.max_slot_rows(), block.moe.w2.max_slot_rows()});
-  });
-  return std::min<int64_t>(pairs, config.n_routed_experts) * rows + pairs;
-}
-
 }  // namespace
+
+// What the products ask for, of one layer or another.
+struct Workspace::Needs {
+  bool has_mtp = false;
+  Readers x, q_latent, heads, z, shared, activated, hidden, mtp_normed;
+  int64_t qr_kv = 0, projections = 0, q = 0, index_q = 0, z_sums = 0, y = 0;
+  int64_t router = 0, shared_w13 = 0, shared_y = 0, logits = 0, mtp_e = 0, mtp_h = 0;
+  int64_t slot_rows = 1;  // pairs per slot, at most
+
+  static Needs of(const Config& config, const Weights& weights, const StateOptions& options) {
+    const int64_t rows = max_rows(options);
+    Needs needs;
+    needs.has_mtp = weights.mtp.has_value();
+    needs.activated.forms.add(ActivationForm::kBf16);
+    for_each_block(weights, [&](const BlockWeights& block) {
+      needs.add(block.attention, rows);
+      needs.add(block.moe, rows);
+    });
+    needs.hidden.add(weights.lm_head, head_rows(options));
+    add_sums(needs.logits, weights.lm_head, head_rows(options));
+    if (!weights.mtp) return needs;
+    needs.x.add(weights.mtp->e_proj, rows);
+    add_sums(needs.mtp_e, weights.mtp->e_proj, rows);
+    needs.mtp_normed.add(weights.mtp->h_proj, rows * config.hc_mult);
+    add_sums(needs.mtp_h, weights.mtp->h_proj, rows * config.hc_mult);
+    return needs;
+  }
+
+  // The most that any kernels ask for.
+  static Needs most(const Config& config, bool has_mtp, const StateOptions& options) {
+    // Products of few rows split k: at most so many rows' worth of sums.
+    constexpr int64_t kMinRows = 128;
+    constexpr int64_t kMaxSlotRows = 256;
+    const int64_t rows = max_rows(options);
+    const auto sums = [&](int64_t m, int64_t n) { return std::max(m, kMinRows) * n; };
+    const int64_t hidden = config.hidden_size;
+    const int64_t heads = int64_t{config.num_attention_heads} * config.head_dim;
+    const int64_t groups = int64_t{config.o_groups} * config.o_lora_rank;
+    const int64_t shared = int64_t{config.moe_intermediate_size} * config.n_shared_experts;
+    Needs needs;
+    needs.has_mtp = has_mtp;
+    needs.x = Readers::all(rows, hidden);
+    needs.q_latent = Readers::all(rows, config.q_lora_rank);
+    needs.heads = Readers::all(rows, heads);
+    needs.z = Readers::all(rows, groups);
+    needs.shared = Readers::all(rows, shared);
+    needs.activated = Readers::all(rows * config.num_experts_per_tok, config.moe_intermediate_size);
+    needs.hidden = Readers::all(head_rows(options), hidden);
+    needs.qr_kv = sums(rows, config.q_lora_rank + config.head_dim);
+    needs.projections = sums(rows,
+                             std::max(compressor_row_width(config, 4) + config.index_n_heads,
+                                      compressor_row_width(config, 128)));
+    needs.q = sums(rows, heads);
+    needs.index_q = sums(rows, int64_t{config.index_n_heads} * config.index_head_dim);
+    needs.z_sums = sums(rows, groups);
+    needs.y = sums(rows, hidden);
+    needs.router = sums(rows, config.n_routed_experts);
+    needs.shared_w13 = sums(rows, 2 * shared);
+    needs.shared_y = sums(rows, hidden);
+    needs.logits = head_rows(options) * int64_t{config.vocab_size};
+    needs.slot_rows = kMaxSlotRows;
+    if (!has_mtp) return needs;
+    needs.mtp_normed = Readers::all(rows * config.hc_mult, hidden);
+    needs.mtp_e = sums(rows, hidden);
+    needs.mtp_h = sums(rows * config.hc_mult, hidden);
+    return needs;
+  }
+
+ private:
+  void add(const AttentionWeights& weights, int64_t rows) {
+    x.add(weights.wqa_wkv, rows);
+    x.add(weights.compressor_projections, rows);
+    q_latent.add(weights.wq_b, rows);
+    q_latent.add(weights.index_wq_b, rows);
+    heads.add(weights.wo_a, rows);
+    z.add(weights.wo_b, rows);
+    add_sums(qr_kv, weights.wqa_wkv, rows);
+    add_sums(projections, weights.compressor_projections, rows);
+    add_sums(q, weights.wq_b, rows);
+    add_sums(index_q, weights.index_wq_b, rows);
+    add_sums(z_sums, weights.wo_a, rows);
+    add_sums(y, weights.wo_b, rows);
+  }
+  void add(const MoeWeights& weights, int64_t rows) {
+    x.add(weights.gate, rows);
+    x.add(weights.shared_w13, rows);
+    x.add(weights.w13, rows);
+    shared.add(weights.shared_w2, rows);
+    activated.add(weights.w2, rows);
+    add_sums(router, weights.gate, rows);
+    add_sums(shared_w13, weights.shared_w13, rows);
+    add_sums(shared_y, weights.shared_w2, rows);
+    slot_rows =
+        std::max<int64_t>({slot_rows, weights.w13.max_slot_rows(), weights.w2.max_slot_rows()});
+  }
+};
 
 int32_t head_rows(const StateOptions& options) {
   return std::max(std::min(options.max_tokens_per_pass, 64), 2 * options.num_slots);
@@ -93,7 +188,6 @@ class Workspace::Arena final {
     return base_ == nullptr ? nullptr : base_ + begin;
   }
   kernels::ActivationForms forms(const Readers& readers, int64_t rows, int64_t k) {
-    using kernels::ActivationForm;
     kernels::ActivationForms forms;
     if (readers.forms.has(ActivationForm::kF32)) forms.f32 = take<float>(rows * k);
     if (readers.forms.has(ActivationForm::kBf16)) forms.bf16 = bf16(rows * k);
@@ -102,7 +196,7 @@ class Workspace::Arena final {
       forms.fp8_scales = take<float>(rows * (k / 128));
     }
     if (readers.forms.has(ActivationForm::kFp8Blocks)) {
-      forms.fp8_blocks = take<std::byte>(k / 128 * kernels::fp8_block_bytes(readers.block_rows));
+      forms.fp8_blocks = take<std::byte>(kernels::fp8_blocks_bytes(readers.block_rows, k));
     }
     return forms;
   }
@@ -122,27 +216,26 @@ Result<Workspace> Workspace::make(const Config& config,
                                   const Weights& weights,
                                   const StateOptions& options,
                                   device::Device& device) {
+  const Needs needs = Needs::of(config, weights, options);
   Workspace workspace;
   Arena measure(nullptr);
-  workspace.lay_out(config, weights, options, measure);
+  workspace.lay_out(config, options, needs, measure);
   TRY_ASSIGN(workspace.storage, device.allocate(measure.peak()));
   Arena arena(workspace.storage.data());
-  workspace.lay_out(config, weights, options, arena);
+  workspace.lay_out(config, options, needs, arena);
   return workspace;
 }
 
-namespace {
-
-// Rows of the largest step: a decode bucket may have more rows than a pass has tokens.
-int64_t max_rows(const StateOptions& options) {
-  return std::max(options.max_tokens_per_pass, 2 * options.num_slots);
+int64_t Workspace::max_bytes(const Config& config, bool has_mtp, const StateOptions& options) {
+  Workspace workspace;
+  Arena measure(nullptr);
+  workspace.lay_out(config, options, Needs::most(config, has_mtp, options), measure);
+  return measure.peak();
 }
 
-}  // namespace
-
 void Workspace::lay_out(const Config& config,
-                        const Weights& weights,
                         const StateOptions& options,
+                        const Needs& needs,
                         Arena& arena) {
   const int64_t rows = max_rows(options);
   const int64_t width = config.hidden_size;
@@ -162,65 +255,42 @@ void Workspace::lay_out(const Config& config,
   partials = arena.take<float>(rows * mixer_parts(config) * (2 * mult + mult * mult + 1));
   post = arena.take<float>(rows * mult);
   comb = arena.take<float>(rows * mult * mult);
-  Readers of_x;
-  for_each_block(weights, [&](const BlockWeights& block) {
-    of_x.add(block.attention.wqa_wkv, rows);
-    of_x.add(block.attention.compressor_projections, rows);
-    of_x.add(block.moe.gate, rows);
-    of_x.add(block.moe.shared_w13, rows);
-    of_x.add(block.moe.w13, rows);
-  });
-  if (weights.mtp) of_x.add(weights.mtp->e_proj, rows);
-  x = arena.forms(of_x, rows, width);
+  x = arena.forms(needs.x, rows, width);
 
   const int64_t logit_rows = head_rows(options);
-  Readers of_hidden;
-  of_hidden.add(weights.lm_head, logit_rows);
-  hidden = arena.forms(of_hidden, logit_rows, width);
-  logit_sums = arena.take<float>(weights.lm_head.max_sums(logit_rows));
+  hidden = arena.forms(needs.hidden, logit_rows, width);
+  logit_sums = arena.take<float>(needs.logits);
   logits = arena.take<float>(logit_rows * config.vocab_size);
-
-  if (weights.mtp) {
+  sampled = arena.take<int32_t>(logit_rows);
+  sample = arena.take<std::byte>(
+      kernels::sample_workspace_bytes(static_cast<int32_t>(logit_rows), config.vocab_size));
+  if (needs.has_mtp) {
     mtp_streams = arena.take<float>(rows * mult * width);
     mtp_embedded = arena.take<float>(rows * width);
-    Readers of_streams;
-    of_streams.add(weights.mtp->h_proj, rows * mult);
-    mtp_normed = arena.forms(of_streams, rows * mult, width);
-    mtp_e_sums = arena.take<float>(weights.mtp->e_proj.max_sums(rows));
-    mtp_h_sums = arena.take<float>(weights.mtp->h_proj.max_sums(rows * mult));
+    mtp_normed = arena.forms(needs.mtp_normed, rows * mult, width);
+    mtp_e_sums = arena.take<float>(needs.mtp_e);
+    mtp_h_sums = arena.take<float>(needs.mtp_h);
   }
 
   const int64_t block = arena.mark();
-  lay_out_attention(config, weights, options, arena);
+  lay_out_attention(config, options, needs, arena);
   arena.rewind(block);
-  lay_out_experts(config, weights, options, arena);
+  lay_out_experts(config, options, needs, arena);
 }
 
 void Workspace::lay_out_attention(const Config& config,
-                                  const Weights& weights,
                                   const StateOptions& options,
+                                  const Needs& needs,
                                   Arena& arena) {
   const int64_t rows = max_rows(options);
   const int64_t heads_width = int64_t{config.num_attention_heads} * config.head_dim;
   const int64_t index_width = int64_t{config.index_n_heads} * config.index_head_dim;
-  const int64_t z_width = int64_t{config.o_groups} * config.o_lora_rank;
-  Readers of_latent, of_heads, of_z;
-  for_each_block(weights, [&](const BlockWeights& block) {
-    of_latent.add(block.attention.wq_b, rows);
-    of_latent.add(block.attention.index_wq_b, rows);
-    of_heads.add(block.attention.wo_a, rows);
-    of_z.add(block.attention.wo_b, rows);
-  });
-  const auto sums = [&](auto&& pick) { return arena.take<float>(most_sums(weights, rows, pick)); };
-  qr_kv = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.attention.wqa_wkv; });
-  q_latent = arena.forms(of_latent, rows, config.q_lora_rank);
-  projections = sums([](const BlockWeights& b) -> const DeviceLinear& {
-    return b.attention.compressor_projections;
-  });
-  q_sums = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.attention.wq_b; });
+  qr_kv = arena.take<float>(needs.qr_kv);
+  q_latent = arena.forms(needs.q_latent, rows, config.q_lora_rank);
+  projections = arena.take<float>(needs.projections);
+  q_sums = arena.take<float>(needs.q);
   q = arena.bf16(rows * heads_width);
-  index_sums =
-      sums([](const BlockWeights& b) -> const DeviceLinear& { return b.attention.index_wq_b; });
+  index_sums = arena.take<float>(needs.index_q);
   index_q = arena.bf16(rows * index_width);
   head_weights = arena.take<float>(rows * config.index_n_heads);
   score_columns = round_up(std::max<int64_t>(options.max_context / 4, 1), int64_t{64});
@@ -231,40 +301,35 @@ void Workspace::lay_out_attention(const Config& config,
   imposed_counts = arena.take<int32_t>(rows);
   top_k = arena.take<std::byte>(top_k_bytes(score_rows, config.index_topk, score_columns));
   attended = arena.bf16(rows * heads_width);
-  heads = arena.forms(of_heads, rows, heads_width);
-  z_sums = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.attention.wo_a; });
-  z = arena.forms(of_z, rows, z_width);
-  y = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.attention.wo_b; });
+  heads = arena.forms(needs.heads, rows, heads_width);
+  z_sums = arena.take<float>(needs.z_sums);
+  z = arena.forms(needs.z, rows, int64_t{config.o_groups} * config.o_lora_rank);
+  y = arena.take<float>(needs.y);
 }
 
 void Workspace::lay_out_experts(const Config& config,
-                                const Weights& weights,
                                 const StateOptions& options,
+                                const Needs& needs,
                                 Arena& arena) {
   const int64_t rows = max_rows(options);
-  const int64_t pairs_count = rows * config.num_experts_per_tok;
+  const int64_t num_pairs = rows * config.num_experts_per_tok;
   const int64_t intermediate = config.moe_intermediate_size;
-  Readers of_shared, of_activated;
-  of_activated.forms.add(kernels::ActivationForm::kBf16);
-  for_each_block(weights, [&](const BlockWeights& block) {
-    of_shared.add(block.moe.shared_w2, rows);
-    of_activated.add(block.moe.w2, rows);
-  });
-  const auto sums = [&](auto&& pick) { return arena.take<float>(most_sums(weights, rows, pick)); };
-  router = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.moe.gate; });
-  expert_ids = arena.take<int32_t>(pairs_count);
-  expert_weights = arena.take<float>(pairs_count);
+  // The last slot of every expert may have unused places.
+  const int64_t slot_pairs =
+      std::min<int64_t>(num_pairs, config.n_routed_experts) * needs.slot_rows + num_pairs;
+  router = arena.take<float>(needs.router);
+  expert_ids = arena.take<int32_t>(num_pairs);
+  expert_weights = arena.take<float>(num_pairs);
   for (Slots& list : slots) {
     list.count = arena.take<int32_t>(1);
-    // At most a slot per pair, and then for its rows: max_slots() of every size.
-    list.experts = arena.take<int32_t>(pairs_count);
-    list.pairs = arena.take<int32_t>(max_slot_pairs(config, weights, pairs_count));
+    list.experts = arena.take<int32_t>(num_pairs);
+    list.pairs = arena.take<int32_t>(slot_pairs);
   }
-  shared_sums = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.moe.shared_w13; });
-  shared = arena.forms(of_shared, rows, intermediate * config.n_shared_experts);
-  shared_y = sums([](const BlockWeights& b) -> const DeviceLinear& { return b.moe.shared_w2; });
-  activated = arena.forms(of_activated, pairs_count, intermediate);
-  pairs = arena.take<float>(pairs_count * config.hidden_size);
+  shared_sums = arena.take<float>(needs.shared_w13);
+  shared = arena.forms(needs.shared, rows, intermediate * config.n_shared_experts);
+  shared_y = arena.take<float>(needs.shared_y);
+  activated = arena.forms(needs.activated, num_pairs, intermediate);
+  pairs = arena.take<float>(num_pairs * config.hidden_size);
 }
 
 }  // namespace nibble::models::deepseek_v4::gpu

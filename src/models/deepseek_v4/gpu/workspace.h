@@ -80,6 +80,8 @@ struct Workspace {
   kernels::ActivationForms hidden;  // [head_rows, D]
   float* logit_sums = nullptr;      // sums of V
   float* logits = nullptr;          // [head_rows, V]; null where sums have one split
+  int32_t* sampled = nullptr;       // [head_rows]
+  std::byte* sample = nullptr;      // of the sampling kernel
 
   // MTP; absent without.
   float* mtp_streams = nullptr;         // [T, M * D]
@@ -94,20 +96,20 @@ struct Workspace {
                                 const Weights& weights,
                                 const StateOptions& options,
                                 device::Device& device);
+  // At least what make() allocates, whatever the weights' formats and kernels. For plans.
+  static int64_t max_bytes(const Config& config, bool has_mtp, const StateOptions& options);
 
  private:
   class Arena;
-  void lay_out(const Config& config,
-               const Weights& weights,
-               const StateOptions& options,
-               Arena& arena);
+  struct Needs;
+  void lay_out(const Config& config, const StateOptions& options, const Needs& needs, Arena& arena);
   void lay_out_attention(const Config& config,
-                         const Weights& weights,
                          const StateOptions& options,
+                         const Needs& needs,
                          Arena& arena);
   void lay_out_experts(const Config& config,
-                       const Weights& weights,
                        const StateOptions& options,
+                       const Needs& needs,
                        Arena& arena);
 };
 

@@ -1,0 +1,181 @@
+// Whole models on a GPU: every weight format against the reference mode of the CPU, and with
+// deterministic kernels the same tokens whoever runs beside.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "checkpoint/temporary_directory_testing.h"
+#include "convert/convert_testing.h"
+#include "golden/editable_model.h"
+#include "golden/golden_testing.h"
+#include "quant/numeric.h"
+
+namespace nibble::golden {
+namespace {
+
+constexpr int32_t kTokens = 400;
+
+// Every scaled weight of tiny-v4 as the BF16 that it stands for, without loss.
+Path bf16_tiny() {
+  static EditableModel model = [] {
+    EditableModel made = EditableModel::read(tiny_v4_dir());
+    made.dequantize();
+    for (auto& [name, tensor] : made.tensors) {
+      const bool is_matrix = name.ends_with(".weight") && tensor.shape.rank() == 2;
+      if (!is_matrix || tensor.dtype != DType::kF32) continue;
+      const auto count = static_cast<size_t>(tensor.shape.num_elements());
+      std::vector<uint16_t> values(count);
+      std::transform(
+          tensor.as<float>(), tensor.as<float>() + count, values.begin(), quant::f32_to_bf16);
+      tensor.dtype = DType::kBf16;
+      tensor.bytes.resize(count * sizeof(uint16_t));
+      std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+    }
+    return made;
+  }();
+  return model.write();
+}
+
+// `from` in another format, for as long as the program runs.
+Path converted(const Path& from, tools::CheckpointFormat format) {
+  static std::vector<checkpoint::TemporaryDirectory> dirs(4);
+  const Path out = dirs[static_cast<size_t>(format)].path() / "model";
+  if (!std::filesystem::exists(out)) tools::convert_ok(from, {.out = out, .format = format});
+  return out;
+}
+
+Path dir_of(const std::string& model) {
+  if (model == "tiny_v4_bf16") return bf16_tiny();
+  if (model == "tiny_v4_nvfp4") return converted(tiny_v4_dir(), tools::CheckpointFormat::kNvfp4);
+  if (model == "tiny_v4_int4") return converted(bf16_tiny(), tools::CheckpointFormat::kInt4);
+  return model.starts_with("tiny_v4") ? tiny_v4_dir() : golden_dir(model);
+}
+
+struct Expected {
+  std::vector<int32_t> ids;
+  models::Decisions decisions;
+  RunResult result;
+  bool has_mtp = false;
+
+  explicit Expected(const Path& dir, bool is_prose) {
+    const Loaded loaded = load(dir, {.num_threads = 0});
+    ids = is_prose ? prose_ids(kTokens) : random_ids(*loaded.model, kTokens, 1);
+    has_mtp = loaded.model->info().has_mtp;
+    result = Sequence(*loaded.model).run(ids, {.mtp = has_mtp, .record = &decisions});
+  }
+};
+
+class ModelOnGpu : public testing::TestWithParam<const char*> {
+ protected:
+  std::string name() const { return GetParam(); }
+  bool is_prose() const { return name().starts_with("tiny_v4"); }
+  Loaded load_gpu(models::Precision precision) const {
+    return load(
+        dir_of(name()),
+        {.device = On::kGpu,
+         .precision = precision,
+         .kv_dtype = name().ends_with("_fp8_keys") ? models::KvDtype::kFp8 : models::KvDtype::kAuto,
+         .state = {.max_context = 4096}});
+  }
+};
+
+TEST_P(ModelOnGpu, PassesTheTwoPartTest) {
+  const Expected expected(dir_of(name()), is_prose());
+  const Loaded loaded = load_gpu(models::Precision::kReference);
+  const RunResult replayed =
+      Sequence(*loaded.model)
+          .run(expected.ids,
+               {.chunk = 150, .mtp = expected.has_mtp, .replay = &expected.decisions});
+  const Distance imposed = distance_between(expected.result.logits, replayed.logits);
+  EXPECT_LE(imposed.max, 0.7);
+  EXPECT_LE(imposed.rms, 0.2);
+  EXPECT_EQ(imposed.clear_flips, 0);
+  if (expected.has_mtp) {
+    const Distance drafts = distance_between(expected.result.mtp_logits, replayed.mtp_logits);
+    EXPECT_LE(drafts.max, 0.7);
+    EXPECT_LE(drafts.rms, 0.2);
+  }
+  if (!is_prose()) return;  // random models have no margins
+  loaded.model->reset_slot(SlotId{0});
+  const Rows logits = Sequence(*loaded.model).run(expected.ids, {.chunk = 150}).logits;
+  const Distance running_free = distance_between(expected.result.logits, logits);
+  EXPECT_LE(running_free.mean_kl, 0.01);
+  EXPECT_GE(running_free.argmax_agreement, 0.98);
+}
+
+// The default precision, prompt in chunks and then token by token through the decode graphs.
+TEST_P(ModelOnGpu, PredictsNearlyAsTheReferenceByDefault) {
+  const Expected expected(dir_of(name()), is_prose());
+  const Loaded loaded = load_gpu(models::Precision::kDefault);
+  Sequence sequence(*loaded.model);
+  const auto ids = std::span(expected.ids);
+  Rows logits = sequence.run(ids.first(300), {.chunk = 150}).logits;
+  append(logits, sequence.run(ids.subspan(300), {.chunk = 1}).logits);
+  const Distance distance = distance_between(expected.result.logits, logits);
+  EXPECT_LE(distance.mean_kl, 0.03);
+  if (is_prose()) EXPECT_GE(distance.argmax_agreement, 0.97);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         ModelOnGpu,
+                         testing::Values("flash_like",
+                                         "pro_like",
+                                         "tiny_v4",
+                                         "tiny_v4_fp8_keys",
+                                         "tiny_v4_bf16",
+                                         "tiny_v4_nvfp4",
+                                         "tiny_v4_int4"),
+                         [](const auto& param) { return std::string(param.param); });
+
+// Greedy continuations of `prompts`, all in one pass at a time.
+std::vector<std::vector<int32_t>> continue_greedily(
+    models::Model& model, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens) {
+  std::vector<Sequence> sequences;
+  std::vector<std::vector<int32_t>> next = prompts, out(prompts.size());
+  for (size_t s = 0; s < prompts.size(); ++s) {
+    const auto slot = static_cast<int32_t>(s);
+    model.reset_slot(SlotId{slot});
+    sequences.emplace_back(model, slot, slot, 1);
+  }
+  for (int32_t step = 0; step < num_tokens; ++step) {
+    std::vector<Part> parts;
+    for (size_t s = 0; s < prompts.size(); ++s) {
+      parts.push_back({.sequence = &sequences[s], .ids = next[s]});
+    }
+    const RunResult pass = run_pass(model, parts);
+    int64_t row = -1;
+    for (size_t s = 0; s < prompts.size(); ++s) {
+      row += static_cast<int64_t>(next[s].size());
+      out[s].push_back(argmax(pass.logits[row]));
+      next[s] = {out[s].back()};
+    }
+  }
+  return out;
+}
+
+TEST(DeterministicGpu, SixtyFourTogetherSayWhatEachSaysAlone) {
+  constexpr int32_t kSequences = 64;
+  constexpr int32_t kNew = 12;
+  const Loaded loaded = load(tiny_v4_dir(),
+                             {.device = On::kGpu,
+                              .precision = models::Precision::kDefault,
+                              .state = {.num_slots = kSequences,
+                                        .num_pages = kSequences,
+                                        .max_context = 256,
+                                        .max_tokens_per_pass = 2048},
+                              .is_deterministic = true});
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t s = 0; s < kSequences; ++s) {
+    prompts.push_back(random_ids(*loaded.model, 1 + s % 24, static_cast<uint32_t>(s)));
+  }
+  const auto together = continue_greedily(*loaded.model, prompts, kNew);
+  for (size_t s = 0; s < prompts.size(); ++s) {
+    EXPECT_EQ(continue_greedily(*loaded.model, {prompts[s]}, kNew)[0], together[s]) << s;
+  }
+}
+
+}  // namespace
+}  // namespace nibble::golden
