@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "engine/plan_parts.h"
+#include "models/deepseek_v4/gpu/ops.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/ops.h"
 #include "quant/shard.h"
@@ -38,18 +39,19 @@ bool is_parameter(const DetectedModule& module) {
          leaf == "position_bias";
 }
 
-Op op_of(const DetectedModule& module) {
+Op op_of(const DetectedModule& module, bool is_gpu) {
   switch (module.role.module_class) {
     case ModuleClass::kEmbedding:
       return Op::kEmbed;
     case ModuleClass::kNorm:
       return Op::kRmsNorm;
     case ModuleClass::kHyperConnection:
-      return Op::kHyperPre;
+      return is_gpu ? Op::kStreamUpdate : Op::kHyperPre;
     case ModuleClass::kRoutedExperts:
       return Op::kGroupedMatMul;
     default:
-      // One matrix per output group (spec "deepseek-v4" 3.4).
+      // One matrix per output group (spec "deepseek-v4" 3.4); one launch on a GPU.
+      if (is_gpu) return Op::kMatMul;
       return leaf_of(module.name) == "wo_a" || leaf_of(module.name) == "o_a_proj"
                  ? Op::kGroupedMatMul
                  : Op::kMatMul;
@@ -224,12 +226,15 @@ class ModulePlanner final {
   }
 
   const Choice& choose(const DetectedModule& module, Activation activation) {
-    const Op op = op_of(module);
+    const bool is_gpu = device_.kind == device::DeviceKind::kCuda;
+    const Op op = op_of(module, is_gpu);
     const bool has_weight = op == Op::kMatMul || op == Op::kGroupedMatMul;
     const std::string format = has_weight ? quant::scheme_name(module.scheme) : "";
     const bool is_norm = op == Op::kRmsNorm;
     // Norms are routed by their width; the mixers' kernels by the streams, which few records bound.
-    const int64_t n = is_norm ? module.k : op == Op::kHyperPre ? 0 : module.n;
+    const int64_t n = is_norm                                          ? module.k
+                      : op == Op::kHyperPre || op == Op::kStreamUpdate ? 0
+                                                                       : module.n;
     const ChoiceKey key{op, format, activation, n, module.k};
     const auto known = choices_.find(key);
     if (known != choices_.end()) return known->second;
@@ -246,8 +251,8 @@ class ModulePlanner final {
                              .activation = has_weight ? activation : Activation::kBf16,
                              .m_max = is_small ? plan_.options.concurrency : 0,
                              .n = n,
-                             .k = module.k};
-    Result<kernels::Route> route = kernels::route(problem, device_, routing_);
+                             .k = op == Op::kStreamUpdate ? 0 : module.k};
+    Result<kernels::Route> route = route_of(problem, routing_);
     if (!route.ok()) {
       report_no_kernel(module, route.error());
     } else {
@@ -264,8 +269,19 @@ class ModulePlanner final {
     if (plan_.options.only_kernel.empty()) return nullptr;
     kernels::RouteOptions routing = routing_;
     routing.only = {};
-    const Result<kernels::Route> route = kernels::route(problem, device_, routing);
+    const Result<kernels::Route> route = route_of(problem, routing);
     return route.ok() && route->kernel != &forced ? route->kernel : nullptr;
+  }
+
+  // As layers/device_linear.h: on a GPU a weight has one layout for the kernels of all numbers of
+  // rows, of which that for most rows is shown, or with few sequences theirs.
+  Result<kernels::Route> route_of(const Problem& problem,
+                                  const kernels::RouteOptions& routing) const {
+    const bool has_ranges = device_.kind == device::DeviceKind::kCuda && problem.has_weight;
+    if (!has_ranges || routing.deterministic) return kernels::route(problem, device_, routing);
+    TRY_ASSIGN(const std::vector<kernels::RangedRoute> routes,
+               kernels::route_by_rows(problem, device_, routing));
+    return problem.m_max == 0 ? routes.back().route : kernels::route_for(routes, problem.m_max);
   }
 
   void report_unknown_format(const DetectedModule& module) {
@@ -472,37 +488,75 @@ models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection) {
   return kind;
 }
 
+models::deepseek_v4::Numerics numerics_of(const PlanOptions& options, models::KvDtype kv_dtype) {
+  namespace v4 = models::deepseek_v4;
+  if (options.device.kind == device::DeviceKind::kCpu) {
+    return v4::numerics_of(options.precision, kv_dtype);
+  }
+  // A precision that GPUs lack is refused when the model is loaded.
+  const Result<v4::Numerics> numerics = v4::gpu_numerics_of(options.precision, kv_dtype);
+  return numerics.ok() ? *numerics
+                       : v4::gpu_numerics_of(models::Precision::kDefault, kv_dtype).value();
+}
+
 models::deepseek_v4::Numerics numerics_of(const PlanOptions& options) {
-  return models::deepseek_v4::numerics_of(options.precision, options.kv_dtype);
+  return numerics_of(options, options.kv_dtype);
 }
 
 void plan_modules(const quant::Detection& detection, Plan& plan) {
   ModulePlanner(detection, plan).run();
 }
 
+namespace {
+
+void add_op(const kernels::Route& route, Plan& plan) {
+  plan.ops.push_back({.name = std::string(kernels::op_name(route.kernel->op)),
+                      .kernel = route.kernel,
+                      .refused = route.refused});
+}
+
+Result<void> plan_host_ops(const models::deepseek_v4::Config& config, Plan& plan) {
+  TRY_ASSIGN(
+      const models::deepseek_v4::Ops ops,
+      models::deepseek_v4::route_ops(
+          config, numerics_of(plan.options), plan.options.device.info(), routing_of(plan.options)));
+  for (const kernels::Route* route : {&ops.attention,
+                                      &ops.indexer_score,
+                                      &ops.top_k,
+                                      &ops.rope_head,
+                                      &ops.hyper_post,
+                                      &ops.hyper_head,
+                                      &ops.compress_head,
+                                      &ops.select_experts,
+                                      &ops.swiglu,
+                                      &ops.combine_experts}) {
+    add_op(*route, plan);
+  }
+  return {};
+}
+
+Result<void> plan_gpu_ops(const models::deepseek_v4::Config& config, Plan& plan) {
+  namespace gpu = models::deepseek_v4::gpu;
+  TRY_ASSIGN(
+      const gpu::Ops ops,
+      gpu::route_ops(
+          config, numerics_of(plan.options), plan.options.device.info(), routing_of(plan.options)));
+  for (const gpu::OpProblem& op : gpu::op_problems(config, numerics_of(plan.options))) {
+    add_op(ops.*op.route, plan);
+  }
+  return {};
+}
+
+}  // namespace
+
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
-  Result<models::deepseek_v4::Ops> ops = models::deepseek_v4::route_ops(
-      config, numerics_of(plan.options), plan.options.device.info(), routing_of(plan.options));
-  if (!ops.ok()) {
-    return add(plan,
-               Severity::kError,
-               ops.error().reason,
-               ops.error().message + ". Fix: use another device.");
-  }
-  for (const kernels::Route* route : {&ops->attention,
-                                      &ops->indexer_score,
-                                      &ops->top_k,
-                                      &ops->rope_head,
-                                      &ops->hyper_post,
-                                      &ops->hyper_head,
-                                      &ops->compress_head,
-                                      &ops->select_experts,
-                                      &ops->swiglu,
-                                      &ops->combine_experts}) {
-    plan.ops.push_back({.name = std::string(kernels::op_name(route->kernel->op)),
-                        .kernel = route->kernel,
-                        .refused = route->refused});
-  }
+  const bool is_cpu = plan.options.device.kind == device::DeviceKind::kCpu;
+  const Result<void> planned = is_cpu ? plan_host_ops(config, plan) : plan_gpu_ops(config, plan);
+  if (planned.ok()) return;
+  add(plan,
+      Severity::kError,
+      planned.error().reason,
+      planned.error().message + ". Fix: use another device.");
 }
 
 }  // namespace nibble::engine::internal

@@ -7,6 +7,9 @@
 
 #include "base/checked_math.h"
 #include "engine/plan_parts.h"
+#include "models/deepseek_v4/gpu/state.h"
+#include "models/deepseek_v4/gpu/step_plan.h"
+#include "models/deepseek_v4/gpu/workspace.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/state.h"
 #include "models/deepseek_v4/workspace.h"
@@ -32,37 +35,29 @@ int64_t times(int64_t a, int64_t b) {
 
 bool is_cpu(const Plan& plan) { return plan.options.device.kind == device::DeviceKind::kCpu; }
 
-int32_t num_draft_layers(DraftKind draft) {
-  if (draft == DraftKind::kNone) return 0;
-  return draft == DraftKind::kMtp ? 1 : 3;
-}
-
 bool holds_draft(const Plan& plan) { return !is_cpu(plan) || plan.options.loads_draft; }
+
+// Whether decoding state has the rings of an MTP layer.
+bool has_mtp(DraftKind draft, const Plan& plan) {
+  return draft == DraftKind::kMtp && holds_draft(plan);
+}
 
 StateBytes state_of(const Config& config,
                     DraftKind draft,
                     const Plan& plan,
                     models::KvDtype kv_dtype) {
-  if (is_cpu(plan)) {
-    return models::deepseek_v4::state_bytes(
-        config,
-        models::deepseek_v4::numerics_of(plan.options.precision, kv_dtype),
-        draft == DraftKind::kMtp && plan.options.loads_draft);
-  }
-  return models::deepseek_v4::gpu_state_bytes(config,
-                                              {.num_draft_layers = num_draft_layers(draft),
-                                               .has_rollback = draft != DraftKind::kNone,
-                                               .is_bf16 = kv_dtype == models::KvDtype::kBf16});
+  namespace v4 = models::deepseek_v4;
+  const v4::Numerics numerics = numerics_of(plan.options, kv_dtype);
+  return is_cpu(plan) ? v4::state_bytes(config, numerics, has_mtp(draft, plan))
+                      : v4::gpu::state_bytes(config, numerics, has_mtp(draft, plan));
 }
 
 StateBytes state_of(const Config& config, DraftKind draft, const Plan& plan) {
   return state_of(config, draft, plan, plan.options.kv_dtype);
 }
 
-// kAuto is the precision's on a CPU, and FP8 on a GPU.
 std::string_view form_name(const Plan& plan, models::KvDtype kv_dtype) {
-  if (!is_cpu(plan)) return kv_dtype == models::KvDtype::kBf16 ? "bf16" : "fp8, index keys fp4";
-  switch (models::deepseek_v4::numerics_of(plan.options.precision, kv_dtype).kv_dtype) {
+  switch (numerics_of(plan.options, kv_dtype).kv_dtype) {
     case DType::kF32:
       return "f32";
     case DType::kBf16:
@@ -70,6 +65,21 @@ std::string_view form_name(const Plan& plan, models::KvDtype kv_dtype) {
     default:
       return "fp8";
   }
+}
+
+int64_t workspace_bytes(const Config& config, DraftKind draft, const Plan& plan, int64_t pages) {
+  namespace v4 = models::deepseek_v4;
+  const PlanOptions& options = plan.options;
+  const models::StateOptions state{
+      .num_slots = options.concurrency,
+      .num_pages = static_cast<int32_t>(pages),
+      .max_context = options.context,
+      .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)};
+  const bool mtp = has_mtp(draft, plan);
+  if (is_cpu(plan)) return v4::Workspace::num_bytes(config, mtp, state);
+  return v4::gpu::Workspace::max_bytes(config, mtp, state) + v4::gpu::StepPlan::num_bytes(state) +
+         v4::gpu::scratch_bytes(
+             config, numerics_of(options, options.kv_dtype), mtp, state.max_tokens_per_pass);
 }
 
 bool is_draft_class(std::string_view name) { return name.rfind("draft_", 0) == 0; }
@@ -137,15 +147,7 @@ void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemo
   memory.entries_4 = times(memory.num_pages, state.entries_4);
   memory.index_entries = times(memory.num_pages, state.index_entries);
   memory.entries_128 = times(memory.num_pages, state.entries_128);
-  memory.workspace =
-      std::min(models::deepseek_v4::Workspace::num_bytes(
-                   config,
-                   holds_draft(plan) && draft == DraftKind::kMtp,
-                   {.num_slots = options.concurrency,
-                    .num_pages = static_cast<int32_t>(pages),
-                    .max_context = options.context,
-                    .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)}),
-               kMaxBytes);
+  memory.workspace = std::min(workspace_bytes(config, draft, plan, pages), kMaxBytes);
   memory.per_sequence = state.per_slot() + state.snapshot;
   memory.per_page = state.per_page();
   memory.kv_forms = kv_forms(config, draft, plan);

@@ -29,6 +29,8 @@ int32_t num_shares(Spread spread, const PlanOptions& options);
 models::deepseek_v4::DraftKind draft_kind(const quant::Detection& detection);
 
 models::deepseek_v4::Numerics numerics_of(const PlanOptions& options);
+// With keys in another form.
+models::deepseek_v4::Numerics numerics_of(const PlanOptions& options, models::KvDtype kv_dtype);
 
 // Kernels, formats, resident bytes; K and P3 diagnostics.
 void plan_modules(const quant::Detection& detection, Plan& plan);

@@ -176,8 +176,8 @@ TEST(PlanSteps, BytesOfFlash) {
   EXPECT_PRINTED(steps[2].weight_bytes / 1e9, 122.7, 1);
   EXPECT_PRINTED(steps[3].weight_bytes / 1e9, 154.6, 1);
   EXPECT_EQ(steps[3].batch, 256);
-  // Spec 6.3: 24 MB at 32k.
-  EXPECT_NEAR(steps[0].kv_bytes / 1e6, 24.2, 0.3);
+  // Twice and more of spec 6.3's 24 MB at 32k, whose keys are FP8 and FP4.
+  EXPECT_NEAR(steps[0].kv_bytes / 1e6, 66.8, 0.1);
 }
 
 TEST(PlanSteps, BytesOfPro) {
@@ -196,7 +196,7 @@ TEST(PlanSteps, BytesOfOneDevice) {
   EXPECT_NEAR(h200.performance->batches[0].bound_seconds * 1e3, 11.217e9 / 4.6e12 * 1e3, 0.02);
 }
 
-// --- spec "deepseek-v4" 6.2: cache ---
+// --- spec "deepseek-v4" 6.2: cache; in BF16, with rings that drafts may be taken back from ---
 
 TEST(PlanMemory, CacheOfOneSequence) {
   // Experts do not matter here; fewer make it quicker.
@@ -207,15 +207,15 @@ TEST(PlanMemory, CacheOfOneSequence) {
     const Plan plan = make_plan(v4(shape, {.draft = V4Draft::kNone}), {}, options);
     return static_cast<double>(plan.memory->kv()) / 1e6;
   };
-  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 32'768), 118.4, 1);
-  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 131'072), 463.8, 1);
-  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 1'048'576), 3688, 0);
-  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 32'768), 169.4, 1);
-  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 1'048'576), 5280, 0);
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 32'768), 231.8, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 131'072), 908.1, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_flash(), 1'048'576), 7221, 0);
+  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 32'768), 331.7, 1);
+  EXPECT_PRINTED(sequence_mb(quant::v4_pro(), 1'048'576), 10335, 0);
 
   const Plan plan = make_plan(v4(quant::v4_flash(), {.draft = V4Draft::kNone}), {}, on("b300", 4));
-  EXPECT_PRINTED(static_cast<double>(plan.memory->compressor_state) / 1e6, 12.2, 1);
-  EXPECT_PRINTED(static_cast<double>(plan.memory->windows) / 1e6, 3.2, 1);
+  EXPECT_PRINTED(static_cast<double>(plan.memory->compressor_state) / 1e6, 24.4, 1);
+  EXPECT_PRINTED(static_cast<double>(plan.memory->windows) / 1e6, 6.3, 1);
 }
 
 TEST(PlanMemory, SaysWhatFits) {
@@ -224,7 +224,7 @@ TEST(PlanMemory, SaysWhatFits) {
               Contains("Q-M1"));
   const Plan two = make_plan(flash(), {}, on("h200", 2));
   EXPECT_TRUE(two.memory->fits());
-  EXPECT_GT(two.memory->max_concurrency, 300);
+  EXPECT_GT(two.memory->max_concurrency, 200);
   EXPECT_EQ(two.memory->max_context, 1'048'576);
   // What is promised to fit fits, and one more does not.
   PlanOptions options = on("rtx-pro-6000", 2);
@@ -284,8 +284,8 @@ TEST(PlanKernels, OfEachMachine) {
   const std::map<std::string, std::string> experts = {
       {"a100", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
       {"l40s", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
-      {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
-      {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
+      {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core"},
+      {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core"},
       {"b200", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
       {"b300", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
       {"rtx-pro-6000", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
@@ -302,7 +302,7 @@ TEST(PlanKernels, OfEachMachine) {
     EXPECT_EQ(plan.is_runnable(), is_cpu) << device;
     EXPECT_EQ(module_of(plan, "attention").kernel->unit,
               is_cpu ? kernels::ComputeUnit::kSimd : kernels::ComputeUnit::kTensorCore);
-    EXPECT_EQ(plan.ops.size(), 10U);
+    EXPECT_EQ(plan.ops.size(), is_cpu ? 10U : 19U);
   }
 }
 
@@ -521,9 +521,10 @@ TEST(PlanMemory, HasTheBytesPerTokenOfEachForm) {
   EXPECT_THAT(short_plan_text(plan), HasSubstr("(fp8, 367 bytes per token)"));
 
   const Plan gpu = make_plan(flash(), {}, on("h200", 2));
-  EXPECT_EQ(gpu.memory->kv_forms[0].name, "fp8, index keys fp4");
-  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[0].per_token(), 3514.25);
-  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[1].per_token(), 6880);
+  EXPECT_EQ(gpu.memory->kv_forms[0].name, "bf16");
+  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[0].per_token(), 6880);
+  EXPECT_EQ(gpu.memory->kv_forms[1].name, "fp8");
+  EXPECT_DOUBLE_EQ(gpu.memory->kv_forms[1].per_token(), 3850.25);
 }
 
 TEST(PlanMemory, AnFp8CacheHoldsMoreTokensInTheSameBudget) {
@@ -660,7 +661,8 @@ TEST(PlanRender, JsonHasTheStatedFields) {
     }
     classes.insert(*module.find("class")->as_string());
     EXPECT_THAT(*module.find("status")->as_string(), testing::AnyOf("compiled", "planned"));
-    EXPECT_EQ(*module.find("verified")->as_string(), "not run on hardware");
+    EXPECT_THAT(*module.find("verified")->as_string(),
+                testing::AnyOf("not run on hardware", testing::StartsWith("NVIDIA H200")));
   }
   EXPECT_THAT(classes,
               testing::IsSupersetOf({"embedding",
@@ -697,7 +699,7 @@ TEST(PlanRender, ComparisonAnswersNativeAgainstNvfp4) {
   EXPECT_THAT(text, HasSubstr("8x rtx-pro-6000   nvfp4             168.3 GB     22.0 GB  yes"));
   // Scales of 16 instead of 32: 4.5 bits against 4.25, which costs more where experts are the
   // bytes.
-  EXPECT_THAT(text, HasSubstr("batch 1 -0.7%, batch 16 -3.5%, batch 64 -4.2%, download +5.4%"));
+  EXPECT_THAT(text, HasSubstr("batch 1 -0.7%, batch 16 -3.2%, batch 64 -3.7%, download +5.4%"));
   EXPECT_THAT(text, HasSubstr("mxfp4 -> grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"));
   EXPECT_THAT(text, HasSubstr("nvfp4 -> grouped_matmul.nvfp4.bf16.sm_120.tensor_core (tensor"));
   EXPECT_THAT(text, HasSubstr("info[Q-C7] draft experts are mxfp4, the model's are nvfp4"));

@@ -7,18 +7,12 @@ Result<Ops> route_ops(const Config& config,
                       const device::DeviceInfo& device,
                       const kernels::RouteOptions& routing) {
   using kernels::Op;
-  // GPUs take BF16 operands where tensor cores do the work; the CPU computes these ops in f32.
-  const kernels::Activation activation = device.kind == device::DeviceKind::kCpu
-                                             ? kernels::Activation::kF32
-                                             : kernels::Activation::kBf16;
-  // The planned kernels of GPUs read the layout that gpu_state_bytes() counts.
-  const bool has_fp8_keys =
-      device.kind == device::DeviceKind::kCpu && numerics.kv_dtype == DType::kF8E4m3;
+  const bool has_fp8_keys = numerics.kv_dtype == DType::kF8E4m3;
   const auto route = [&](Op op, int64_t n, int64_t k) {
     const bool reads_keys = op == Op::kSparseAttention || op == Op::kIndexerScore;
     return kernels::route(
         {.op = op,
-         .activation = activation,
+         .activation = kernels::Activation::kF32,
          .keys = reads_keys && has_fp8_keys ? kernels::KeyForm::kFp8 : kernels::KeyForm::kPlain,
          .needs_clamp = op == Op::kSwiglu && config.swiglu_limit > 0,
          .n = n,

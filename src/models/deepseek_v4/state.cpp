@@ -86,32 +86,6 @@ StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_
   return bytes;
 }
 
-StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options) {
-  const Numerics numerics{.kv_dtype = options.is_bf16 ? DType::kBf16 : DType::kF8E4m3};
-  const int64_t vector = key_vector_form(config, numerics).row_bytes();
-  const int64_t fp4_index_key = config.index_head_dim / 2 + ceil_div(config.index_head_dim, 32);
-  const int64_t index_key =
-      options.is_bf16 ? index_key_form(config, numerics).row_bytes() : fp4_index_key;
-  const int64_t rings = options.has_rollback ? 2 : 1;
-  StateBytes bytes;
-  for (int32_t l = 0; l < config.num_hidden_layers + options.num_draft_layers; ++l) {
-    const int32_t ratio = config.compress_ratio(l);
-    bytes.windows += config.sliding_window * vector;
-    bytes.snapshot += config.sliding_window * vector;
-    if (ratio == 0) continue;
-    const int64_t row = compressor_row_width(config, ratio) * kF32Bytes;
-    bytes.compressors += rings * (ratio == 4 ? 8 : 128) * row;
-    bytes.snapshot += rows_before_boundary(ratio) * row;
-    const int64_t entries = kPageSize / ratio;
-    (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries * vector;
-    if (ratio == 4) bytes.index_entries += entries * index_key;
-  }
-  if (options.num_draft_layers > 0) {
-    bytes.streams = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
-  }
-  return bytes;
-}
-
 Result<device::Buffer> reserve(device::Device& device,
                                int64_t num_bytes,
                                const StateOptions& options) {

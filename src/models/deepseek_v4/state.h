@@ -61,16 +61,6 @@ static_assert(kStreamRing > kMaxRollback);
 // What DecodingState::make() allocates.
 StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp);
 
-// What the planned GPU layout takes (spec 6.1, 6.2): vectors as E4M3 with BF16 rotary dimensions,
-// indexer keys as FP4; or both plain in BF16. `has_rollback` doubles the compressor rings, as
-// drafts need.
-struct GpuStateOptions {
-  int32_t num_draft_layers = 0;
-  bool has_rollback = false;
-  bool is_bf16 = false;
-};
-StateBytes gpu_state_bytes(const Config& config, const GpuStateOptions& options);
-
 // Rows by position: position p lies in row p mod capacity.
 struct Ring {
   std::byte* data = nullptr;

@@ -90,7 +90,7 @@ TEST_P(ModelOnGpu, PassesTheTwoPartTest) {
           .run(expected.ids,
                {.chunk = 150, .mtp = expected.has_mtp, .replay = &expected.decisions});
   const Distance imposed = distance_between(expected.result.logits, replayed.logits);
-  EXPECT_LE(imposed.max, 0.7);
+  EXPECT_LE(imposed.max, name().ends_with("_fp8_keys") ? 1.0 : 0.7);  // docs/testing.md
   EXPECT_LE(imposed.rms, 0.2);
   EXPECT_EQ(imposed.clear_flips, 0);
   if (expected.has_mtp) {
@@ -116,7 +116,8 @@ TEST_P(ModelOnGpu, PredictsNearlyAsTheReferenceByDefault) {
   append(logits, sequence.run(ids.subspan(300), {.chunk = 1}).logits);
   const Distance distance = distance_between(expected.result.logits, logits);
   EXPECT_LE(distance.mean_kl, 0.03);
-  if (is_prose()) EXPECT_GE(distance.argmax_agreement, 0.97);
+  if (!is_prose()) return;
+  EXPECT_GE(distance.argmax_agreement, 0.97);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,

@@ -187,7 +187,7 @@ kernels::DeviceKeyRows visible_entries(const Pass& pass,
             .counts = ws.counts_128,
             .max_rows = ws.max_rows_128};
   }
-  return {.pool = layer.window.storage.data()};
+  return {.pool = layer.window.storage.data(), .rows = ws.window_rows, .counts = ws.no_counts};
 }
 
 Result<void> attend(const Pass& pass,

@@ -250,6 +250,7 @@ void Workspace::lay_out(const Config& config,
   selected_counts = arena.take<int32_t>(rows);
   counts_128 = arena.take<int32_t>(rows);
   rows_128 = arena.take<int32_t>(rows * max_rows_128);
+  no_counts = arena.take<int32_t>(rows);  // devices give zeros
 
   streams = arena.take<float>(rows * mult * width);
   partials = arena.take<float>(rows * mixer_parts(config) * (2 * mult + mult * mult + 1));

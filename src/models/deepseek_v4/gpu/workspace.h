@@ -32,6 +32,7 @@ struct Workspace {
   int32_t* counts_128 = nullptr;
   int32_t* rows_128 = nullptr;
   int32_t max_rows_128 = 0;
+  const int32_t* no_counts = nullptr;  // [T] zeros: layers without entries
 
   float* streams = nullptr;    // [T, M * D]
   float* partials = nullptr;   // [T, parts, 2 M + M * M + 1]
