@@ -111,7 +111,7 @@ Result<void> run_profile(const ProfileFlags& flags) {
                         batch,
                         batch == 1 ? "" : "s",
                         flags.context);
-  TRY_ASSIGN(const tools::Spread us, tools::time_passes(measured.device(), pass, flags.repeats));
+  TRY_ASSIGN(const tools::Spread us, tools::time_passes(pass, flags.repeats));
   TRY_ASSIGN(const tools::PassLaunches launches,
              tools::time_launches(measured.device(), pass, flags.repeats));
   const tools::Profile profile =
@@ -134,7 +134,7 @@ Result<void> run_bench_decode(const BenchDecodeFlags& flags) {
                    checkpoint, measured.device().info(), flags.model, batch, flags.context));
     TRY(steps.start(batch, flags.context, flags.chunk));
     const tools::Pass pass = decode_pass(steps, batch, flags.context, flags.chunk);
-    TRY_ASSIGN(row.us, tools::time_passes(measured.device(), pass, flags.repeats));
+    TRY_ASSIGN(row.us, tools::time_passes(pass, flags.repeats));
     rows.push_back(row);
   }
   return write_result(flags.json,
@@ -148,7 +148,7 @@ Result<void> run_bench_prefill(const BenchPrefillFlags& flags) {
   tools::Steps steps(measured.model(), 1, flags.prompt);
   const tools::Pass pass = prompt_pass(steps, flags.prompt, flags.chunk);
   tools::PrefillRow row{.chunk = flags.chunk, .prompt = flags.prompt};
-  TRY_ASSIGN(row.us, tools::time_passes(measured.device(), pass, flags.repeats));
+  TRY_ASSIGN(row.us, tools::time_passes(pass, flags.repeats));
   TRY_ASSIGN(const device::Work work, tools::work_of_pass(measured.device(), pass));
   row.flops = work.flops;
   return write_result(flags.json,

@@ -18,7 +18,7 @@ struct Spread {
 };
 
 // Microseconds from the call of `pass` until its results are there; three passes more warm up.
-Result<Spread> time_passes(device::Device& device, const Pass& pass, int32_t repeats);
+Result<Spread> time_passes(const Pass& pass, int32_t repeats);
 
 struct DecodeRow {
   int32_t batch = 0;

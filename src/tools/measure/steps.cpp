@@ -28,7 +28,30 @@ Result<void> Steps::start(int32_t count, int32_t context, int32_t chunk) {
   return {};
 }
 
+Result<void> Steps::wait_for_queued(int32_t most_left) {
+  for (; num_queued_ > most_left; --num_queued_) TRY(model_.fetch_decoded());
+  return {};
+}
+
+Result<void> Steps::queue(int32_t count) {
+  std::vector<SlotId> slots;
+  std::vector<std::span<const PageId>> tables;
+  std::vector<int32_t> ids;
+  std::uniform_int_distribution<int32_t> token(0, model_.info().vocab_size - 1);
+  for (int32_t sequence = 0; sequence < count; ++sequence) {
+    slots.push_back(SlotId{sequence});
+    tables.emplace_back(pages_[static_cast<size_t>(sequence)]);
+    ids.push_back(token(random_));
+  }
+  const std::vector<models::DeviceSampling> greedy(static_cast<size_t>(count));
+  TRY(model_.queue_decode(
+      {.slots = slots, .block_tables = tables, .token_ids = ids, .sampling = greedy}));
+  ++num_queued_;
+  return wait_for_queued(model_.max_queued_steps() - 1);
+}
+
 Result<void> Steps::decode(int32_t count) {
+  if (model_.max_queued_steps() > 0) return queue(count);
   std::vector<Part> parts;
   for (int32_t sequence = 0; sequence < count; ++sequence) {
     parts.push_back({.sequence = sequence, .tokens = 1});
@@ -39,6 +62,7 @@ Result<void> Steps::decode(int32_t count) {
 Result<void> Steps::prefill(int32_t count) { return pass({{.sequence = 0, .tokens = count}}); }
 
 Result<void> Steps::rewind(int32_t count) {
+  TRY(wait_for_queued(0));
   for (int32_t sequence = 0; sequence < count; ++sequence) {
     TRY(model_.truncate(SlotId{sequence}, model_.length(SlotId{sequence}) - 1));
   }
@@ -53,6 +77,7 @@ bool Steps::has_room(int32_t count, int32_t tokens) const {
 }
 
 Result<void> Steps::pass(const std::vector<Part>& parts) {
+  TRY(wait_for_queued(0));
   std::vector<int32_t> ids, positions, bounds = {0}, rows;
   std::vector<SlotId> slots;
   std::vector<std::span<const PageId>> tables;
