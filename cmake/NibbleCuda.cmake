@@ -12,6 +12,11 @@ set(NIBBLE_CUDA_OPTIONAL_GENERATIONS 100 120)
 # Folders for any generation that has bulk copies: from sm_90 on.
 set(NIBBLE_CUDA_FROM_SM90 "/stream_read/")
 
+# The device layer refuses GPUs that the build has no code for.
+list(JOIN NIBBLE_CUDA_ARCHS "," NIBBLE_CUDA_ARCHS_TEXT)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/device/cuda/cuda_device.cpp PROPERTIES
+                            COMPILE_DEFINITIONS "NIBBLE_CUDA_ARCHS=\"${NIBBLE_CUDA_ARCHS_TEXT}\"")
+
 # cuda_architecture(result 90): what code for a generation is compiled for. The family targets 100f and 120f cover
 # what the records of those generations claim: B200 and B300, RTX 50 and GB10.
 function(cuda_architecture result generation)

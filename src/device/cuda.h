@@ -18,7 +18,8 @@ bool has_cuda_backend();
 // is no driver or no GPU; kUnsupported in a build without the backend.
 Result<std::vector<DeviceInfo>> list_cuda_devices();
 
-// GPU `ordinal` of list_cuda_devices(). Its stream's `native` is a cudaStream_t. Buffers it
+// GPU `ordinal` of list_cuda_devices(); kUnsupported where the build has no code for it. Its
+// stream's `native` is a cudaStream_t. Buffers it
 // allocates are device memory: only kernels and the copies below may touch their bytes.
 Result<std::unique_ptr<Device>> make_cuda_device(int32_t ordinal);
 

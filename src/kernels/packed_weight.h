@@ -35,7 +35,7 @@ struct PackedWeight {
   DType scale_dtype = DType::kF32;       // of `scales`: kInterleaved16 as stored, others f32
   const float* global_scales = nullptr;  // kInterleaved16 and kSlab16 of formats with global
                                          // scales, kPanel64: one per row, padded rows too
-  device::Buffer storage;  // what the pointers point into
+  device::Buffer storage;                // what the pointers point into
 
   int64_t num_bytes() const { return storage.num_bytes(); }
 };

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "device/cuda.h"
 #include "device/cuda/cuda_try.h"
+#include "device/cuda_generations.h"
 
 namespace nibble::device {
 namespace {
@@ -115,6 +116,13 @@ Result<std::unique_ptr<Device>> make_cuda_device(int32_t ordinal) {
                             std::to_string(count - 1));
   }
   TRY_ASSIGN(DeviceInfo info, describe(ordinal));
+  if (!has_code_for(NIBBLE_CUDA_ARCHS, info.sm)) {
+    Error error = unsupported(info.name + " is sm_" + std::to_string(info.sm) +
+                              ": this build has code for " NIBBLE_CUDA_ARCHS
+                              "; build with the preset cuda-all");
+    error.reason = "Q-K2";
+    return error;
+  }
   CUDA_TRY(cudaSetDevice(ordinal));
   cudaStream_t stream = nullptr;
   CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

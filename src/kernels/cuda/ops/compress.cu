@@ -212,7 +212,7 @@ __device__ void store_ring_row(const DeviceCompressArgs& args,
 
 // Blocks of a token (blockIdx.x): one per part for the entry it may close, one for its ring row.
 // Bytes: per entry 8 width times its slots, per ring row 4 ring_width (splits + 1).
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     compress(const DeviceCompressArgs args, int num_entry_blocks) {
   launch_dependents();
   wait_for_predecessors();

@@ -376,7 +376,7 @@ __device__ __forceinline__ void mix_partials(const DeviceStreamMixArgs& args,
 // beside them. With kEarly the streams are read before their shares are known: for few rows.
 // Bytes: per row 4 M D, 4 parts (num_mix + 1), and the forms.
 template <int kWarps, int kKept, bool kEarly>
-__global__ void __launch_bounds__((kWarps + 1) * 32) stream_mix(const DeviceStreamMixArgs args) {
+__global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceStreamMixArgs args) {
   __shared__ float mix[kMix];
   __shared__ float pre[kStreams];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -45,8 +45,8 @@ constexpr KernelInfo product(std::string_view name,
   return info;
 }
 
-// FP8 activations from the generation on that is served best with them (spec "quantization" 3.2); as
-// BF16 numbers they would run on all.
+// FP8 activations from the generation on that is served best with them (spec "quantization" 3.2);
+// as BF16 numbers they would run on all.
 // clang-format off
 constexpr KernelInfo kTable[] = {
     {.name = "sparse_attention.bf16.sm_80.tensor_core", .op = Op::kSparseAttention,

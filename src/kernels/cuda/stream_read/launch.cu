@@ -9,7 +9,7 @@ constexpr int kBlockBytes = 8192;
 constexpr int kStages = 6;  // 48 KB in flight per block
 constexpr int kConsumerWarps = 4;
 
-__global__ void __launch_bounds__(kConsumerWarps * 32 + 32)
+__global__ void __launch_bounds__(kConsumerWarps * 32 + 32, 1)
     stream_read(const uint8_t* data, int64_t num_blocks, uint32_t* sink) {
   extern __shared__ __align__(128) uint8_t ring[];
   __shared__ __align__(8) uint64_t barriers[2 * kStages];
