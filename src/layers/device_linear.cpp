@@ -122,8 +122,10 @@ Result<DeviceLinear> DeviceLinear::make(std::span<const WeightRows> sources,
   linear.groups_ = groups;
   linear.num_units_ = options.device->info().num_units;
   const quant::WeightView& first = sources.front().weight;
+  // A group's rows are a product of their own: tiles do not reach over its end.
   TRY_ASSIGN(linear.routes_,
-             route_weight(kernels::Op::kMatMul, first.format, num_rows(sources), first.k, options));
+             route_weight(
+                 kernels::Op::kMatMul, first.format, num_rows(sources) / groups, first.k, options));
   TRY_ASSIGN(
       linear.weight_,
       options.uploader->pack(options.name, sources, linear.routes_.front().route.kernel->layout));
