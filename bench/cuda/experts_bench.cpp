@@ -13,7 +13,9 @@
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
 #include "kernels/cuda/moe/launch.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/kernel.h"
 #include "kernels/panel64.h"
 #include "quant/reference.h"
 
@@ -28,15 +30,23 @@ using cuda_bench::time_graph_us;
 
 constexpr int64_t kHidden = 4096, kIntermediate = 2048;
 constexpr int32_t kNumExperts = 256, kChoices = 6, kNumLayers = 2;
+
 // A few random experts, packed.
-Result<PackedWeight> pack_random(int64_t n, int64_t k, PanelOrder order, uint32_t seed) {
+Result<PackedWeight> pack_random(
+    quant::Format format, int64_t n, int64_t k, PanelOrder order, uint32_t seed) {
+  const quant::FormatInfo& info = quant::format_info(format);
   std::mt19937 random(seed);
   quant::QuantizedWeight stored{
-      .format = quant::Format::kMxfp4, .n = n, .k = k, .scale_dtype = DType::kF8E8m0};
+      .format = format, .n = n, .k = k, .scale_dtype = info.scale_dtypes.dtypes[0]};
   stored.codes.resize(static_cast<size_t>(n * k / 2));
   for (std::byte& code : stored.codes) code = static_cast<std::byte>(random() & 0xFFU);
-  stored.scales.resize(static_cast<size_t>(n * k / 32));
-  for (std::byte& scale : stored.scales) scale = static_cast<std::byte>(118 + random() % 8);
+  for (int64_t i = 0; i < n * k / info.block_shape.k; ++i) {
+    if (format == quant::Format::kInt4Group32) stored.scales.push_back(std::byte{0x10});
+    const uint32_t base = format == quant::Format::kMxfp4   ? 118
+                          : format == quant::Format::kNvfp4 ? 0x20
+                                                            : 0x3A;
+    stored.scales.push_back(static_cast<std::byte>(base + random() % 8));
+  }
   const WeightRows rows{.weight = stored.view(), .row_begin = 0, .row_end = n};
   return pack_panel64({&rows, 1}, order);
 }
@@ -46,15 +56,16 @@ struct Weights {
   device::Buffer storage;
   std::vector<PackedWeight> layers;
 };
-Result<Weights> make_weights(device::Device& device, int64_t n, int64_t k, PanelOrder order) {
+Result<Weights> make_weights(
+    device::Device& device, quant::Format format, int64_t n, int64_t k, PanelOrder order) {
   constexpr int32_t kDistinct = 4;
-  const int64_t package = panel_bytes(n, k), multipliers = n * 4;
+  const int64_t package = panel_bytes(format, n, k), multipliers = n * 4;
   const int64_t layer_bytes = kNumExperts * (package + multipliers);
   Weights weights;
   TRY_ASSIGN(weights.storage, device.allocate(kNumLayers * layer_bytes));
   std::vector<PackedWeight> distinct;
   for (uint32_t seed = 1; seed <= kDistinct; ++seed) {
-    TRY_ASSIGN(PackedWeight packed, pack_random(n, k, order, seed));
+    TRY_ASSIGN(PackedWeight packed, pack_random(format, n, k, order, seed));
     distinct.push_back(std::move(packed));
   }
   for (int32_t l = 0; l < kNumLayers; ++l) {
@@ -67,7 +78,7 @@ Result<Weights> make_weights(device::Device& device, int64_t n, int64_t k, Panel
           rows + e * multipliers, source.global_scales, multipliers, device.stream()));
     }
     PackedWeight& layer = weights.layers.emplace_back();
-    layer.format = quant::Format::kMxfp4;
+    layer.format = format;
     layer.layout = PackedLayout::kPanel64;
     layer.n = n;
     layer.k = k;
@@ -113,7 +124,7 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
   step.num_pairs = tokens * kChoices;
   step.distinct_experts = std::count(hit.begin(), hit.end(), true);
   const int32_t most = max_slots(step.num_pairs, kNumExperts, rows);
-  TRY_ASSIGN(step.storage, device.allocate(int64_t{64} << 20));
+  TRY_ASSIGN(step.storage, device.allocate(int64_t{tokens} * (1 << 18) + (16 << 20)));
   int64_t used = 0;
   const auto take = [&](int64_t num_bytes) {
     std::byte* const part = step.storage.data() + used;
@@ -151,15 +162,15 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
 // Slots of one row are the choices themselves.
 Result<void> make_slots(const Step& step, device::Stream& stream) {
   if (step.slots.rows == kOneSlotRow) return {};
-  return launch_make_slots({.ids = step.ids,
-                            .num_pairs = step.num_pairs,
-                            .num_experts = kNumExperts,
-                            .rows = step.slots.rows,
-                            .count = step.count,
-                            .experts = step.experts,
-                            .pairs = step.pairs,
-                            .is_dependent = true},
-                           stream);
+  return launch_make_expert_slots({.ids = step.ids,
+                                   .num_pairs = step.num_pairs,
+                                   .num_experts = kNumExperts,
+                                   .rows = step.slots.rows,
+                                   .count = step.count,
+                                   .experts = step.experts,
+                                   .pairs = step.pairs,
+                                   .is_dependent = true},
+                                  stream);
 }
 
 // Steps with choices of their own, their slots made; the distinct experts of all together.
@@ -207,8 +218,19 @@ DeviceGroupedMatMulArgs down_args(const Step& step,
           .is_dependent = true};
 }
 
-Result<void> up(const Step& step, const PackedWeight& weight, device::Device& device) {
-  return launch_expert_matmul_sm90(up_args(step, weight, device), device.stream());
+Launcher<DeviceGroupedMatMulArgs> product_of(const Step& step) {
+  return step.slots.rows > kLargeSlotRows ? &launch_expert_prefill_sm90
+                                          : &launch_expert_matmul_sm90;
+}
+
+// `next`: what down() multiplies.
+Result<void> up(const Step& step,
+                const PackedWeight& weight,
+                const PackedWeight* next,
+                device::Device& device) {
+  DeviceGroupedMatMulArgs args = up_args(step, weight, device);
+  args.next_weight = next;
+  return product_of(step)(args, device.stream());
 }
 
 // Products of one row quantise it themselves.
@@ -224,107 +246,99 @@ Result<void> quantize(const Step& step, device::Stream& stream) {
 }
 
 Result<void> down(const Step& step, const PackedWeight& weight, device::Device& device) {
-  return launch_expert_matmul_sm90(down_args(step, weight, device), device.stream());
+  return product_of(step)(down_args(step, weight, device), device.stream());
 }
 
-// FC1 and FC2 under every launch shape, to choose those of expert_matmul_shape() from.
-Result<void> run_sweep(device::Device& device,
-                       const Weights& fc1,
-                       const Weights& fc2,
-                       const Run& bench) {
-  constexpr ExpertMatMulShape kShapes[] = {{4, 1, 4},
-                                           {4, 1, 8},
-                                           {4, 1, 12},
-                                           {2, 1, 4},
-                                           {2, 1, 6},
-                                           {2, 1, 8},
-                                           {2, 2, 4},
-                                           {2, 2, 6},
-                                           {2, 2, 8}};
+// Tokens and slot rows that are measured, and how many layers a graph holds.
+struct Shape {
+  int32_t tokens, rows, count;
+};
+constexpr Shape kShapes[] = {{1, 1, 24},
+                             {4, 8, 6},
+                             {16, 8, 6},
+                             {64, 8, 6},
+                             {256, 16, 6},
+                             {512, 64, 4},
+                             {1024, 64, 4},
+                             {2048, 128, 4},
+                             {4096, 256, 2},
+                             {8192, 256, 2}};
+
+Result<void> run_format(device::Device& device,
+                        quant::Format format,
+                        const Run& bench,
+                        const Weights& fc1,
+                        const Weights& fc2) {
   device::Stream& stream = device.stream();
-  for (const int32_t tokens : {1, 16, 64, 256}) {
-    for (const int32_t rows : {8, 16}) {
-      const int32_t count = tokens == 1 ? 24 : 4;
-      TRY_ASSIGN(const Steps steps, make_steps(device, count, tokens, rows));
-      for (const bool is_up : {true, false}) {
-        for (const ExpertMatMulShape& shape : kShapes) {
-          const int64_t k = is_up ? kHidden : kIntermediate;
-          const int64_t shared =
-              (shape.ring_stages * 8704 +
-               4096 * shape.warpgroups * (shape.warpgroups - 1) / 2 * (rows / 8) + k * rows +
-               k / 128 * rows * 4) *
-              shape.blocks_per_unit;
-          if (shared > (226 << 10)) continue;
-          TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
-                       const Step& step = steps.all[static_cast<size_t>(i)];
-                       const PackedWeight& weight =
-                           (is_up ? fc1 : fc2).layers[static_cast<size_t>(i % kNumLayers)];
-                       return launch_expert_matmul_sm90_shaped(
-                           is_up ? up_args(step, weight, device) : down_args(step, weight, device),
-                           shape,
-                           stream);
-                     }));
-          const int64_t bytes =
-              is_up ? panel_bytes(2 * kIntermediate, kHidden) : panel_bytes(kHidden, kIntermediate);
-          bench.print(fmt::format("{}_rows{}_wg{}_blocks{}_ring{}",
-                                  is_up ? "fc1" : "fc2",
-                                  rows,
-                                  shape.warpgroups,
-                                  shape.blocks_per_unit,
-                                  shape.ring_stages),
-                      tokens,
-                      steps.num_experts * bytes / count,
-                      us);
-        }
-      }
+  const int64_t fc1_bytes = panel_bytes(format, 2 * kIntermediate, kHidden);
+  const int64_t fc2_bytes = panel_bytes(format, kHidden, kIntermediate);
+  const std::string prefix = std::string(quant::format_name(format)) + "_";
+  for (const Shape& shape : kShapes) {
+    if (shape.rows > kLargeSlotRows && format != quant::Format::kMxfp4) continue;
+    const std::string suffix = "_t" + std::to_string(shape.tokens) + "_";
+    const auto wants = [&](std::string_view what) {
+      return bench.wants(prefix + std::string(what) + suffix);
+    };
+    if (!wants("fc1") && !wants("fc2") && !wants("experts")) continue;
+    const int32_t count = shape.count;
+    TRY_ASSIGN(const Steps steps, make_steps(device, count, shape.tokens, shape.rows));
+    const auto layer = [](int32_t i) { return static_cast<size_t>(i % kNumLayers); };
+    const auto step_of = [&](int32_t i) -> const Step& {
+      return steps.all[static_cast<size_t>(i)];
+    };
+    const auto print = [&](std::string_view what, int64_t expert_bytes, const Spread& us) {
+      bench.print(prefix + std::string(what) + suffix,
+                  shape.tokens,
+                  steps.num_experts * expert_bytes / count,
+                  us);
+    };
+    if (wants("fc1")) {
+      TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
+                   return up(step_of(i), fc1.layers[layer(i)], nullptr, device);
+                 }));
+      print("fc1", fc1_bytes, us);
     }
+    if (wants("fc2")) {
+      TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
+                   return down(step_of(i), fc2.layers[layer(i)], device);
+                 }));
+      print("fc2", fc2_bytes, us);
+    }
+    if (!wants("experts")) continue;
+    TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
+                 TRY(make_slots(step_of(i), stream));
+                 TRY(up(step_of(i), fc1.layers[layer(i)], &fc2.layers[layer(i)], device));
+                 TRY(quantize(step_of(i), stream));
+                 return down(step_of(i), fc2.layers[layer(i)], device);
+               }));
+    print("experts", fc1_bytes + fc2_bytes, us);
+    const double flops = 2.0 * shape.tokens * kChoices * 3 * kHidden * kIntermediate;
+    fmt::print("{{\"tflops\": {:.0f}, \"of\": \"{}experts{}\"}}\n",
+               flops / us.median / 1e6,
+               prefix,
+               suffix);
   }
   return {};
 }
 
-Result<void> run(bool sweep, std::vector<std::string> names) {
+Result<void> run(const std::vector<std::string>& names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
-  device::Stream& stream = device->stream();
-  TRY_ASSIGN(const Weights fc1,
-             make_weights(*device, 2 * kIntermediate, kHidden, PanelOrder::kGateUp));
-  TRY_ASSIGN(const Weights fc2,
-             make_weights(*device, kHidden, kIntermediate, PanelOrder::kNatural));
-  TRY_ASSIGN(const Run bench, Run::start(*device, fc1.storage, std::move(names)));
-  const int64_t fc1_bytes = panel_bytes(2 * kIntermediate, kHidden);
-  const int64_t fc2_bytes = panel_bytes(kHidden, kIntermediate);
-  if (sweep) return run_sweep(*device, fc1, fc2, bench);
-  for (const int32_t tokens : {1, 4, 16, 64, 256}) {
-    for (const int32_t rows : {kOneSlotRow, kSmallSlotRows, kLargeSlotRows}) {
-      if ((rows == kOneSlotRow) != (tokens == 1)) continue;
-      const int32_t count = tokens == 1 ? 24 : 6;
-      TRY_ASSIGN(const Steps steps, make_steps(*device, count, tokens, rows));
-      const auto layer = [](int32_t i) { return static_cast<size_t>(i % kNumLayers); };
-      const auto step_of = [&](int32_t i) -> const Step& {
-        return steps.all[static_cast<size_t>(i)];
-      };
-      const std::string suffix = "_rows" + std::to_string(rows);
-      if (bench.wants("fc1")) {
-        TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
-                     return up(step_of(i), fc1.layers[layer(i)], *device);
-                   }));
-        bench.print("fc1" + suffix, tokens, steps.num_experts * fc1_bytes / count, us);
-      }
-      if (bench.wants("fc2")) {
-        TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
-                     return down(step_of(i), fc2.layers[layer(i)], *device);
-                   }));
-        bench.print("fc2" + suffix, tokens, steps.num_experts * fc2_bytes / count, us);
-      }
-      if (!bench.wants("experts")) continue;
-      TRY_ASSIGN(const Spread all_us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
-                   TRY(make_slots(step_of(i), stream));
-                   TRY(up(step_of(i), fc1.layers[layer(i)], *device));
-                   TRY(quantize(step_of(i), stream));
-                   return down(step_of(i), fc2.layers[layer(i)], *device);
-                 }));
-      bench.print(
-          "experts" + suffix, tokens, steps.num_experts * (fc1_bytes + fc2_bytes) / count, all_us);
-    }
+  for (const quant::Format format :
+       {quant::Format::kMxfp4, quant::Format::kNvfp4, quant::Format::kInt4Group32}) {
+    const std::string name(quant::format_name(format));
+    const bool is_wanted =
+        names.empty() || std::any_of(names.begin(), names.end(), [&](auto& n) {
+          return n.find(name) != std::string::npos ||
+                 (n.find("mxfp4") == std::string::npos && n.find("nvfp4") == std::string::npos &&
+                  n.find("int4") == std::string::npos);
+        });
+    if (!is_wanted) continue;
+    TRY_ASSIGN(const Weights fc1,
+               make_weights(*device, format, 2 * kIntermediate, kHidden, PanelOrder::kGateUp));
+    TRY_ASSIGN(const Weights fc2,
+               make_weights(*device, format, kHidden, kIntermediate, PanelOrder::kNatural));
+    TRY_ASSIGN(const Run bench, Run::start(*device, fc1.storage, names));
+    TRY(run_format(*device, format, bench, fc1, fc2));
   }
   return {};
 }
@@ -332,8 +346,6 @@ Result<void> run(bool sweep, std::vector<std::string> names) {
 }  // namespace
 }  // namespace nibble
 
-// With the argument `sweep` every launch shape is measured.
 int main(int argc, char** argv) {
-  const bool sweep = argc > 1 && std::string_view(argv[1]) == "sweep";
-  return nibble::cuda_bench::exit_code(nibble::run(sweep, {argv + (sweep ? 2 : 1), argv + argc}));
+  return nibble::cuda_bench::exit_code(nibble::run({argv + 1, argv + argc}));
 }

@@ -147,7 +147,7 @@ Result<void> time_copies(device::Device& device) {
 Result<void> time_repack(device::Device& device) {
   constexpr int32_t kMatrices = 64;
   TRY_ASSIGN(const device::Buffer stored, device.allocate(kMatrices * kMatrixBytes));
-  const int64_t package = panel_bytes(kIntermediate, kHidden);
+  const int64_t package = panel_bytes(quant::Format::kMxfp4, kIntermediate, kHidden);
   TRY_ASSIGN(const device::Buffer packed, device.allocate(kMatrices * package));
   TRY_ASSIGN(const device::Buffer multipliers, device.allocate(kIntermediate * 4));
   TRY_ASSIGN(const device::Buffer failure, device.allocate(8));

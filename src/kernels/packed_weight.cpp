@@ -326,7 +326,7 @@ PackedParts packed_weight_parts(
     case PackedLayout::kInterleaved16:
       return interleaved16_parts(format, n, k, scale_dtype);
     case PackedLayout::kPanel64:
-      return {.codes = panel_bytes(n, k), .global_scales = num_panels(n) * kPanelRows * 4};
+      return {.codes = panel_bytes(format, n, k), .global_scales = num_panels(n) * kPanelRows * 4};
     case PackedLayout::kFp8Panel64:
       return {.codes = fp8_panel_bytes(n, k).codes, .scales = fp8_panel_bytes(n, k).scales};
     case PackedLayout::kBf16Panel64:
@@ -342,7 +342,8 @@ PackedParts packed_weight_parts(
 
 int64_t packed_weight_bytes(
     Format format, int64_t n, int64_t k, DType scale_dtype, PackedLayout layout) {
-  if (layout == PackedLayout::kPanel64) return panel_bytes(n, k) + num_panels(n) * kPanelRows * 4;
+  if (layout == PackedLayout::kPanel64)
+    return panel_bytes(format, n, k) + num_panels(n) * kPanelRows * 4;
   if (layout == PackedLayout::kFp8Panel64) return fp8_panel_bytes(n, k).total();
   if (layout == PackedLayout::kBf16Panel64) return bf16_panel_bytes(n, k);
   if (layout == PackedLayout::kSlab16) return slab16_bytes(format, n, k);

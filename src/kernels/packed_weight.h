@@ -18,7 +18,7 @@ enum class PackedLayout : uint8_t {
   kRowMajor,       // codes as stored, row after row; scales expanded to one per row and group, f32
   kInterleaved16,  // 16 rows side by side, so that one vector lane is one output row; padded with
                    // zero rows
-  kPanel64,        // MXFP4 for GPU warpgroups: kernels/panel64.h
+  kPanel64,        // 4-bit formats for GPU warpgroups: kernels/panel64.h
   kFp8Panel64,     // FP8 128x128 for GPU warpgroups: kernels/fp8_panel64.h
   kBf16Panel64,    // BF16 for GPU warpgroups: kernels/bf16_panel64.h
   kSlab16,         // MXFP4, NVFP4 and FP8 128x128 for GPU warps: kernels/slab16.h

@@ -99,8 +99,8 @@ TEST(WeightUploader, KeepsTheOrderOfGateAndUpRows) {
       uploader.pack("w13", rows, PackedLayout::kPanel64, PanelOrder::kGateUp).value();
   ASSERT_TRUE(uploader.finish().ok());
   const PackedWeight expected = pack_panel64(rows, PanelOrder::kGateUp).value();
-  EXPECT_EQ(bytes_of(packed.codes, panel_bytes(80, 64)),
-            bytes_of(expected.codes, panel_bytes(80, 64)));
+  EXPECT_EQ(bytes_of(packed.codes, panel_bytes(quant::Format::kMxfp4, 80, 64)),
+            bytes_of(expected.codes, panel_bytes(quant::Format::kMxfp4, 80, 64)));
 }
 
 TEST(WeightUploader, UploadsBytesLongerThanItsBuffers) {

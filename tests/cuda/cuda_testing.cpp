@@ -28,6 +28,33 @@ quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32
   return weight;
 }
 
+quant::QuantizedWeight random_nvfp4(int64_t n, int64_t k, uint32_t seed) {
+  constexpr uint32_t kNan = 0x7F;
+  std::mt19937 random(seed);
+  quant::QuantizedWeight weight{
+      .format = quant::Format::kNvfp4, .n = n, .k = k, .scale_dtype = DType::kF8E4m3};
+  weight.codes.resize(static_cast<size_t>(n * k / 2));
+  for (std::byte& code : weight.codes) code = static_cast<std::byte>(random() & 0xFFU);
+  weight.scales.resize(static_cast<size_t>(n * k / 16));
+  for (std::byte& scale : weight.scales) scale = static_cast<std::byte>(random() % kNan);
+  weight.global_scale = 0.03125f;
+  return weight;
+}
+
+quant::QuantizedWeight random_int4(int64_t n, int64_t k, uint32_t seed) {
+  std::mt19937 random(seed);
+  quant::QuantizedWeight weight{
+      .format = quant::Format::kInt4Group32, .n = n, .k = k, .scale_dtype = DType::kBf16};
+  weight.codes.resize(static_cast<size_t>(n * k / 2));
+  for (std::byte& code : weight.codes) code = static_cast<std::byte>(random() & 0xFFU);
+  for (int64_t i = 0; i < n * k / 32; ++i) {
+    const auto bits = static_cast<uint16_t>(0x3A00U + random() % 0x0400U + random() % 2 * 0x8000U);
+    weight.scales.push_back(static_cast<std::byte>(bits & 0xFFU));
+    weight.scales.push_back(static_cast<std::byte>(bits >> 8));
+  }
+  return weight;
+}
+
 quant::QuantizedWeight random_fp8(int64_t n, int64_t k, uint32_t seed) {
   constexpr uint8_t kNan = 0x7F;
   std::mt19937 random(seed);

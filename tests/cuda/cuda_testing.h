@@ -57,6 +57,11 @@ class DeviceArray {
 // Random E2M1 codes of every value; group exponents spread over `spread` steps.
 quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32_t seed);
 
+// Random codes; positive E4M3 scales of every size but NaN.
+quant::QuantizedWeight random_nvfp4(int64_t n, int64_t k, uint32_t seed);
+// Random codes; BF16 scales of either sign.
+quant::QuantizedWeight random_int4(int64_t n, int64_t k, uint32_t seed);
+
 // Random E4M3 codes, no NaN; block scales over a few powers of two.
 quant::QuantizedWeight random_fp8(int64_t n, int64_t k, uint32_t seed);
 

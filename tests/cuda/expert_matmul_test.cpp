@@ -7,6 +7,7 @@
 
 #include "cuda/cuda_testing.h"
 #include "kernels/cuda/moe/launch.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/panel64.h"
 #include "quant/numeric.h"
@@ -19,7 +20,10 @@ using cuda_testing::DeviceArray;
 using cuda_testing::gpu;
 using cuda_testing::HostFp8Rows;
 using cuda_testing::random_fp8_rows;
+using cuda_testing::random_int4;
 using cuda_testing::random_mxfp4;
+using cuda_testing::random_nvfp4;
+using quant::Format;
 
 // E4M3 and E5M2 products keep 13 bits below the largest of an instruction. Source: spec
 // "h200-facts" 3.
@@ -35,15 +39,34 @@ struct Experts {
   PackedWeight weight;
 };
 
-Experts make_experts(int32_t count, int64_t n, int64_t k, PanelOrder order, int32_t spread) {
+quant::QuantizedWeight random_weight(
+    Format format, int64_t n, int64_t k, int32_t spread, uint32_t seed) {
+  switch (format) {
+    case Format::kNvfp4:
+      return random_nvfp4(n, k, seed);
+    case Format::kInt4Group32:
+      return random_int4(n, k, seed);
+    default:
+      return random_mxfp4(n, k, spread, seed);
+  }
+}
+
+// `spread`: of MXFP4's exponents.
+Experts make_experts(int32_t count,
+                     int64_t n,
+                     int64_t k,
+                     PanelOrder order,
+                     int32_t spread,
+                     Format format = Format::kMxfp4) {
   std::vector<std::byte> packages;
   std::vector<float> multipliers;
   std::vector<std::vector<float>> rows;
   for (int32_t e = 0; e < count; ++e) {
-    const quant::QuantizedWeight stored = random_mxfp4(n, k, spread, static_cast<uint32_t>(e + 1));
+    const quant::QuantizedWeight stored =
+        random_weight(format, n, k, spread, static_cast<uint32_t>(e + 1));
     const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = n};
     const PackedWeight packed = pack_panel64({&source, 1}, order).value();
-    packages.insert(packages.end(), packed.codes, packed.codes + panel_bytes(n, k));
+    packages.insert(packages.end(), packed.codes, packed.codes + panel_bytes(format, n, k));
     multipliers.insert(multipliers.end(), packed.global_scales, packed.global_scales + n);
     std::vector<float>& values = rows.emplace_back(static_cast<size_t>(n * k));
     for (int64_t row = 0; row < n; ++row) {
@@ -60,7 +83,7 @@ Experts make_experts(int32_t count, int64_t n, int64_t k, PanelOrder order, int3
                   .packages = DeviceArray<std::byte>(packages),
                   .multipliers = DeviceArray<float>(multipliers),
                   .weight = {}};
-  experts.weight.format = quant::Format::kMxfp4;
+  experts.weight.format = format;
   experts.weight.layout = PackedLayout::kPanel64;
   experts.weight.n = n;
   experts.weight.k = k;
@@ -83,14 +106,14 @@ Slots make_device_slots(const std::vector<int32_t>& ids, int32_t num_experts, in
               .experts = DeviceArray<int32_t>(static_cast<size_t>(most)),
               .pairs = DeviceArray<int32_t>(static_cast<size_t>(most * rows)),
               .view = {}};
-  launch_make_slots({.ids = slots.ids.data(),
-                     .num_pairs = num_pairs,
-                     .num_experts = num_experts,
-                     .rows = rows,
-                     .count = slots.count.data(),
-                     .experts = slots.experts.data(),
-                     .pairs = slots.pairs.data()},
-                    gpu()->stream())
+  launch_make_expert_slots({.ids = slots.ids.data(),
+                            .num_pairs = num_pairs,
+                            .num_experts = num_experts,
+                            .rows = rows,
+                            .count = slots.count.data(),
+                            .experts = slots.experts.data(),
+                            .pairs = slots.pairs.data()},
+                           gpu()->stream())
       .value();
   slots.view = {.rows = rows,
                 .count = slots.count.data(),
@@ -169,14 +192,15 @@ std::vector<float> run_plain(const Experts& experts,
   const DeviceArray<uint8_t> codes(x.codes);
   const DeviceArray<float> scales(x.scales);
   const DeviceArray<float> y(num_pairs * static_cast<size_t>(experts.n));
-  launch_expert_matmul_sm90(
-      {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
-       .pairs_per_row = pairs_per_row,
-       .weight = &experts.weight,
-       .slots = slots.view,
-       .y = y.data(),
-       .num_units = gpu()->info().num_units},
-      gpu()->stream())
+  const auto launch =
+      slots.view.rows > kLargeSlotRows ? &launch_expert_prefill_sm90 : &launch_expert_matmul_sm90;
+  launch({.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
+          .pairs_per_row = pairs_per_row,
+          .weight = &experts.weight,
+          .slots = slots.view,
+          .y = y.data(),
+          .num_units = gpu()->info().num_units},
+         gpu()->stream())
       .value();
   return y.to_host();
 }
@@ -189,6 +213,27 @@ class ExpertMatMul : public CudaTest {
   }
 };
 
+// Every output of a case, NaN where one was not written.
+void expect_sums(const Case& c, Format format) {
+  SCOPED_TRACE(::testing::Message()
+               << quant::format_name(format) << " " << c.n << "x" << c.k << " experts "
+               << c.num_experts << " tokens " << c.tokens << " rows " << c.rows);
+  const Experts experts = make_experts(c.num_experts, c.n, c.k, PanelOrder::kNatural, 9, format);
+  const HostFp8Rows x = random_fp8_rows(c.tokens, c.k, 5);
+  const std::vector<int32_t> ids = random_choices(c.tokens, c.choices, c.num_experts, 6);
+  const Slots slots =
+      c.rows == kOneSlotRow ? one_row_slots(ids) : make_device_slots(ids, c.num_experts, c.rows);
+  const std::vector<float> y = run_plain(experts, x, slots, ids.size(), c.choices);
+  RelativeError error;
+  for (size_t pair = 0; pair < ids.size(); ++pair) {
+    for (int64_t row = 0; row < c.n; ++row) {
+      error.add(static_cast<double>(y[pair * static_cast<size_t>(c.n) + static_cast<size_t>(row)]),
+                product(experts, ids[pair], row, x, static_cast<int64_t>(pair) / c.choices));
+    }
+  }
+  EXPECT_LT(error.value(), kRelativeRms);
+}
+
 TEST_F(ExpertMatMul, EqualsTheSumsInDouble) {
   const Case cases[] = {{64, 256, 3, 1, 2, 8},
                         {128, 512, 4, 3, 2, 8},
@@ -197,31 +242,70 @@ TEST_F(ExpertMatMul, EqualsTheSumsInDouble) {
                         {256, 1024, 8, 5, 6, 16},
                         {128, 2048, 6, 33, 3, 16},
                         {192, 4096, 4, 9, 2, 16},
+                        {128, 7168, 2, 9, 2, 16},
                         {128, 256, 2, 64, 1, 16},
                         {1024, 1024, 16, 1, 6, 8},
+                        {2048, 256, 40, 33, 3, 8},
                         {64, 256, 3, 1, 2, 1},
                         {1024, 512, 16, 1, 6, 1},
                         {192, 2048, 8, 1, 6, 1},
                         {2112, 4096, 8, 1, 6, 1},
+                        {128, 7168, 3, 1, 2, 1},
                         {128, 1024, 3, 1, 1, 1}};
-  for (const Case& c : cases) {
-    SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " experts " << c.num_experts
-                                      << " tokens " << c.tokens << " rows " << c.rows);
-    const Experts experts = make_experts(c.num_experts, c.n, c.k, PanelOrder::kNatural, 9);
-    const HostFp8Rows x = random_fp8_rows(c.tokens, c.k, 5);
-    const std::vector<int32_t> ids = random_choices(c.tokens, c.choices, c.num_experts, 6);
-    const Slots slots =
-        c.rows == kOneSlotRow ? one_row_slots(ids) : make_device_slots(ids, c.num_experts, c.rows);
-    const std::vector<float> y = run_plain(experts, x, slots, ids.size(), c.choices);
-    RelativeError error;
-    for (size_t pair = 0; pair < ids.size(); ++pair) {
-      for (int64_t row = 0; row < c.n; ++row) {
-        error.add(
-            static_cast<double>(y[pair * static_cast<size_t>(c.n) + static_cast<size_t>(row)]),
-            product(experts, ids[pair], row, x, static_cast<int64_t>(pair) / c.choices));
+  for (const Format format : {Format::kMxfp4, Format::kNvfp4, Format::kInt4Group32}) {
+    for (const Case& c : cases) expect_sums(c, format);
+  }
+}
+
+TEST_F(ExpertMatMul, EqualsTheSumsInDoubleForManyRows) {
+  const Case cases[] = {{64, 256, 3, 17, 2, 64},
+                        {192, 768, 5, 40, 2, 64},
+                        {128, 1024, 2, 100, 1, 128},
+                        {192, 512, 3, 65, 3, 64},
+                        {128, 512, 4, 128, 3, 128},
+                        {256, 4096, 2, 96, 1, 128},
+                        {128, 7168, 2, 60, 1, 64},
+                        {2048, 256, 40, 200, 3, 64},
+                        {320, 256, 3, 700, 2, 256},
+                        {128, 2048, 8, 300, 2, 256}};
+  for (const Case& c : cases) expect_sums(c, Format::kMxfp4);
+}
+
+// Zero, subnormal and largest scales, each with every code.
+TEST_F(ExpertMatMul, KeepsTheEndsOfNvfp4Scales) {
+  constexpr int64_t kN = 64, kK = 256;
+  for (const int32_t scale : {0x00, 0x01, 0x07, 0x08, 0x38, 0x7E}) {
+    quant::QuantizedWeight stored = random_nvfp4(kN, kK, 21);
+    std::fill(stored.scales.begin(), stored.scales.end(), static_cast<std::byte>(scale));
+    const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = kN};
+    const PackedWeight packed = pack_panel64({&source, 1}, PanelOrder::kNatural).value();
+    Experts experts = make_experts(1, kN, kK, PanelOrder::kNatural, 0, Format::kNvfp4);
+    experts.packages = DeviceArray<std::byte>(
+        std::vector<std::byte>(packed.codes, packed.codes + panel_bytes(Format::kNvfp4, kN, kK)));
+    experts.weight.codes = experts.packages.data();
+    for (int64_t row = 0; row < kN; ++row) {
+      unpack_panel64_row(
+          packed, row, std::span(experts.rows[0]).subspan(static_cast<size_t>(row * kK), kK));
+    }
+    const HostFp8Rows x = random_fp8_rows(3, kK, 22);
+    for (const int32_t rows : {kOneSlotRow, kSmallSlotRows}) {
+      const int32_t tokens = rows == kOneSlotRow ? 1 : 3;
+      const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
+      const Slots slots =
+          rows == kOneSlotRow ? one_row_slots(ids) : make_device_slots(ids, 1, rows);
+      const std::vector<float> y = run_plain(experts, x, slots, ids.size(), 1);
+      RelativeError error;
+      for (int64_t i = 0; i < tokens * kN; ++i) {
+        const double expected = product(experts, 0, i % kN, x, i / kN);
+        if (scale == 0) {
+          EXPECT_EQ(y[static_cast<size_t>(i)], 0.0f);
+        }
+        error.add(static_cast<double>(y[static_cast<size_t>(i)]), expected);
+      }
+      if (scale != 0) {
+        EXPECT_LT(error.value(), kRelativeRms) << scale;
       }
     }
-    EXPECT_LT(error.value(), kRelativeRms);
   }
 }
 
@@ -235,22 +319,22 @@ TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
   std::vector<float> weights;
   for (size_t pair = 0; pair < ids.size(); ++pair)
     weights.push_back(0.25f * static_cast<float>(pair + 1));
-  for (const float limit : {10.0f, 0.0f}) {
-    const Slots slots = make_device_slots(ids, kExperts, 8);
+  for (const auto& [limit, rows] : {std::pair<float, int32_t>{10.0f, 8}, {0.0f, 8}, {10.0f, 64}}) {
+    const Slots slots = make_device_slots(ids, kExperts, rows);
     const DeviceArray<uint8_t> codes(x.codes);
     const DeviceArray<float> scales(x.scales), pair_weights(weights);
     const DeviceArray<uint16_t> y(ids.size() * kIntermediate);
-    launch_expert_matmul_sm90(
-        {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
-         .pairs_per_row = kChoices,
-         .weight = &experts.weight,
-         .slots = slots.view,
-         .swiglu = true,
-         .limit = limit,
-         .pair_weights = pair_weights.data(),
-         .y = y.data(),
-         .num_units = gpu()->info().num_units},
-        gpu()->stream())
+    const auto launch = rows == 64 ? &launch_expert_prefill_sm90 : &launch_expert_matmul_sm90;
+    launch({.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
+            .pairs_per_row = kChoices,
+            .weight = &experts.weight,
+            .slots = slots.view,
+            .swiglu = true,
+            .limit = limit,
+            .pair_weights = pair_weights.data(),
+            .y = y.data(),
+            .num_units = gpu()->info().num_units},
+           gpu()->stream())
         .value();
     const std::vector<uint16_t> found = y.to_host();
     RelativeError error;
@@ -267,7 +351,8 @@ TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
                   expected);
       }
     }
-    EXPECT_LT(error.value(), 4e-3) << "limit " << limit;  // bf16 outputs: 2^-8 / sqrt(12) and more
+    EXPECT_LT(error.value(), 4e-3)
+        << "limit " << limit << " rows " << rows;  // bf16 outputs: 2^-8 / sqrt(12) and more
   }
 }
 
@@ -275,8 +360,12 @@ TEST_F(ExpertMatMul, FusesSwigluWithClampAndPairWeights) {
 TEST_F(ExpertMatMul, ARowDoesNotDependOnItsNeighbours) {
   constexpr int64_t kN = 256;
   constexpr int32_t kExperts = 8, kTokens = 60, kChoices = 2;
-  for (const int64_t k : {2048, 4096}) {
-    const Experts experts = make_experts(kExperts, kN, k, PanelOrder::kNatural, 9);
+  for (const auto& [k, format] : {std::pair<int64_t, Format>{2048, Format::kMxfp4},
+                                  {4096, Format::kMxfp4},
+                                  {768, Format::kMxfp4},
+                                  {2048, Format::kNvfp4},
+                                  {2048, Format::kInt4Group32}}) {
+    const Experts experts = make_experts(kExperts, kN, k, PanelOrder::kNatural, 9, format);
     const HostFp8Rows x = random_fp8_rows(kTokens, k, 10);
     const std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 11);
     const Slots together = make_device_slots(ids, kExperts, 8);
@@ -349,6 +438,28 @@ TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
   EXPECT_FALSE(std::isnan(rows[128]));
 }
 
+// Bit for bit: a row alone and among others in slots of many rows, whose number of columns differs.
+TEST_F(ExpertMatMul, ARowOfManyDoesNotDependOnItsNeighbours) {
+  constexpr int64_t kN = 192, kK = 1024;
+  constexpr int32_t kExperts = 2, kTokens = 128;
+  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
+  const HostFp8Rows x = random_fp8_rows(kTokens, kK, 23);
+  std::vector<int32_t> ids(kTokens, 1);
+  const std::vector<float> all =
+      run_plain(experts, x, make_device_slots(ids, kExperts, 128), ids.size(), 1);
+  for (const int32_t rows : {64, 128, 256}) {
+    for (const int32_t tokens : {1, 20, 70, 100}) {
+      HostFp8Rows some;
+      some.codes.assign(x.codes.begin(), x.codes.begin() + tokens * kK);
+      some.scales.assign(x.scales.begin(), x.scales.begin() + tokens * (kK / 128));
+      const std::vector<int32_t> own(static_cast<size_t>(tokens), 1);
+      const std::vector<float> found =
+          run_plain(experts, some, make_device_slots(own, kExperts, rows), own.size(), 1);
+      EXPECT_TRUE(std::equal(found.begin(), found.end(), all.begin())) << rows << " " << tokens;
+    }
+  }
+}
+
 // 200 steps of one graph with other choices each time: no state is left behind.
 TEST_F(ExpertMatMul, ReplaysWithNewChoices) {
   constexpr int64_t kN = 128, kK = 1024;
@@ -411,6 +522,26 @@ TEST_F(MakeSlots, EqualsAStableSortAtEverySize) {
       EXPECT_EQ(found_pairs, pairs) << tokens << " " << num_experts;
     }
   }
+}
+
+TEST_F(MakeSlots, HoldsEveryPairOfAPrompt) {
+  constexpr int32_t kExperts = 256, kTokens = 8192, kChoices = 6, kRows = 128;
+  std::vector<int32_t> ids = random_choices(kTokens, kChoices, kExperts, 3);
+  for (size_t i = 0; i < ids.size(); i += 1000) ids[i] = -1;
+  const Slots slots = make_device_slots(ids, kExperts, kRows);
+  const int32_t count = slots.count.to_host()[0];
+  const std::vector<int32_t> experts = slots.experts.to_host(), pairs = slots.pairs.to_host();
+  std::vector<std::vector<int32_t>> found(kExperts), expected(kExperts);
+  for (int32_t s = 0; s < count; ++s) {
+    for (int32_t i = 0; i < kRows; ++i) {
+      const int32_t pair = pairs[static_cast<size_t>(s * kRows + i)];
+      if (pair >= 0) found[static_cast<size_t>(experts[static_cast<size_t>(s)])].push_back(pair);
+    }
+  }
+  for (size_t pair = 0; pair < ids.size(); ++pair) {
+    if (ids[pair] >= 0) expected[static_cast<size_t>(ids[pair])].push_back(static_cast<int>(pair));
+  }
+  EXPECT_EQ(found, expected);
 }
 
 using QuantizeRows = CudaTest;

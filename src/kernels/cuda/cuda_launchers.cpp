@@ -19,6 +19,10 @@ namespace {
 
 constexpr NamedLaunch kLaunchers[] = {
     {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode", &launch_expert_matmul_sm90},
+    {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.prefill", &launch_expert_prefill_sm90},
+    {"grouped_matmul.mxfp4.fp8.sm_90.tensor_core.invariant", &launch_expert_matmul_sm90},
+    {"grouped_matmul.nvfp4.fp8.sm_90.tensor_core", &launch_expert_matmul_sm90},
+    {"grouped_matmul.int4_g32.fp8.sm_90.tensor_core", &launch_expert_matmul_sm90},
     {"sparse_attention.bf16.sm_90.tensor_core.d512", &launch_sparse_attention_sm90},
     {"sparse_attention.bf16.sm_90.tensor_core.d512_fixed", &launch_sparse_attention_sm90_fixed},
     {"sparse_attention.fp8_keys.bf16.sm_90.tensor_core.d512", &launch_sparse_attention_sm90},

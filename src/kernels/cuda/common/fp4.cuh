@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/ptx.cuh"
+
 namespace nibble::kernels::cuda {
 
 // The table bytes of E5M2 for the magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6 times 2^(scale - 13). Adding
@@ -19,14 +21,48 @@ __device__ __forceinline__ E5m2Table e5m2_table(uint32_t scale) {
           scale * kHighStep + (0x46444240U - kBias * kHighStep)};
 }
 
-// Decodes a word of kernels/panel64.h: v0 .. v3 to `first`, v4 .. v7 to `second`, four E5M2 each.
+// E4M3 for three bits, four bytes each. Kernels read tables from shared memory: the compiler would
+// load constants again for every use.
+struct E4m3Table {
+  uint32_t low;
+  uint32_t high;
+};
+struct Int4Tables {
+  E4m3Table plus;   // 0 .. 7
+  E4m3Table minus;  // -8, -1 .. -7
+};
+
+// Decodes a word of kernels/panel64.h: v0 .. v3 to `first`, v4 .. v7 to `second`, four E4M3 each.
+// E2M1 codes:
+__device__ __forceinline__ void decode_panel_word(uint32_t word,
+                                                  const E4m3Table& table,
+                                                  uint32_t& first,
+                                                  uint32_t& second) {
+  const uint32_t magnitudes = word & 0x77777777U;
+  first = select_bytes(table.low, table.high, magnitudes) | (word & 0x80808080U);
+  second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
+}
+// INT4 codes (sign and magnitude, where minus zero is -8):
+__device__ __forceinline__ void decode_panel_word(uint32_t word,
+                                                  const Int4Tables& tables,
+                                                  uint32_t& first,
+                                                  uint32_t& second) {
+  const uint32_t codes = word & 0x77777777U, is_minus = sign_bytes(word);
+  first = (select_bytes(tables.plus.low, tables.plus.high, codes) & ~is_minus) |
+          (select_bytes(tables.minus.low, tables.minus.high, codes) & is_minus);
+  const uint32_t others = codes >> 16, other_is_minus = sign_bytes(word << 4);
+  second = (select_bytes(tables.plus.low, tables.plus.high, others) & ~other_is_minus) |
+           (select_bytes(tables.minus.low, tables.minus.high, others) & other_is_minus);
+}
+
+// E2M1 codes with MXFP4's scale, to E5M2:
 __device__ __forceinline__ void decode_panel_word(uint32_t word,
                                                   E5m2Table table,
                                                   uint32_t& first,
                                                   uint32_t& second) {
   const uint32_t magnitudes = word & 0x77777777U;
-  first = __byte_perm(table.low, table.high, magnitudes) | (word & 0x80808080U);
-  second = __byte_perm(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
+  first = select_bytes(table.low, table.high, magnitudes) | (word & 0x80808080U);
+  second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
 }
 
 }  // namespace nibble::kernels::cuda

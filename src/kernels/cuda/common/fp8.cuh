@@ -55,6 +55,18 @@ __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t codes) {
   return v.x | static_cast<uint32_t>(v.y) << 16;
 }
 
+// The values of four codes, the low byte's first.
+__device__ __forceinline__ void from_e4m3x4(uint32_t codes, float* values) {
+  asm("{\n\t.reg .b16 first, second, low, high;\n\t.reg .b32 both;\n\t"
+      "mov.b32 {first, second}, %4;\n\t"
+      "cvt.rn.f16x2.e4m3x2 both, first;\n\tmov.b32 {low, high}, both;\n\t"
+      "cvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t"
+      "cvt.rn.f16x2.e4m3x2 both, second;\n\tmov.b32 {low, high}, both;\n\t"
+      "cvt.f32.f16 %2, low;\n\tcvt.f32.f16 %3, high;\n\t}"
+      : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+      : "r"(codes));
+}
+
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

@@ -20,6 +20,20 @@ __device__ __forceinline__ void keep_in_register(uint64_t& value) {
   asm volatile("" : "+l"(value));
 }
 
+// The bytes of `low` and `high` that the nibbles of the low half of `selectors` name; their top
+// bits must be clear.
+__device__ __forceinline__ uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selectors) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selectors));
+  return bytes;
+}
+// The top bit of each byte, eight times.
+__device__ __forceinline__ uint32_t sign_bytes(uint32_t word) {
+  uint32_t signs;
+  asm("prmt.b32 %0, %1, 0, 0xBA98;" : "=r"(signs) : "r"(word));
+  return signs;
+}
+
 // --- mbarrier: a phase ends when all arrivals and all announced bytes have come ---
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int32_t arrivals) {
@@ -72,6 +86,21 @@ __device__ __forceinline__ bool named_barrier_or(int32_t id, int32_t num_threads
   return any != 0;
 }
 
+// named_barrier_sync() that tells every thread how many gave true.
+__device__ __forceinline__ int32_t named_barrier_count(int32_t id,
+                                                       int32_t num_threads,
+                                                       bool value) {
+  int32_t count;
+  asm volatile(
+      "{\n\t.reg .pred in;\n\t"
+      "setp.ne.u32 in, %3, 0;\n\t"
+      "barrier.cta.red.popc.u32 %0, %1, %2, in;\n\t}"
+      : "=r"(count)
+      : "r"(id), "r"(num_threads), "r"(static_cast<uint32_t>(value))
+      : "memory");
+  return count;
+}
+
 // --- bulk copies ---
 
 __device__ __forceinline__ uint64_t evict_first_policy() {
@@ -103,6 +132,38 @@ __device__ __forceinline__ void bulk_copy_to_shared(uint32_t destination,
       "r"(barrier),
       "l"(policy)
       : "memory");
+}
+// Copies 16 or 4 bytes in the background. Both sides are aligned to as much.
+__device__ __forceinline__ void copy_16_to_shared(uint32_t destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+__device__ __forceinline__ void copy_4_to_shared(uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+// Closes a group of this thread's copies; waits until at most `kPending` groups are under way.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// --- registers of a warpgroup: all of its warps together ---
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers_back() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Asks for num_bytes (a multiple of 16, aligned to 16) to be brought to the L2 cache.
+__device__ __forceinline__ void bulk_prefetch(const void* source, int32_t num_bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(num_bytes)
+               : "memory");
 }
 // Orders ordinary writes to shared memory before reads by the tensor cores or the copy engine.
 __device__ __forceinline__ void fence_async_proxy() {

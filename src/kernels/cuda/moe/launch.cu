@@ -9,70 +9,6 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// Exclusive prefix sum over the block's threads, and the total. Warps must be full.
-struct Prefix {
-  int before;
-  int total;
-};
-__device__ Prefix block_prefix(int value) {
-  __shared__ int warp_sums[32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  int inclusive = value;
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(~0U, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
-  if (lane == 31) warp_sums[warp] = inclusive;
-  __syncthreads();
-  int before = inclusive - value, total = 0;
-  for (int w = 0; w < num_warps; ++w) {
-    if (w < warp) before += warp_sums[w];
-    total += warp_sums[w];
-  }
-  return {before, total};
-}
-
-// One block; thread e serves expert e. Membership is a bit mask per expert, so that the order in
-// which threads meet does not matter.
-__global__ void __launch_bounds__(1024) make_slots(const int* ids,
-                                                   int num_pairs,
-                                                   int num_experts,
-                                                   int rows,
-                                                   int* count,
-                                                   int* experts,
-                                                   int* pairs) {
-  extern __shared__ uint32_t members[];  // [words][num_experts]
-  const int words = (num_pairs + 31) / 32;
-  for (int i = threadIdx.x; i < words * num_experts; i += blockDim.x) members[i] = 0;
-  launch_dependents();
-  __syncthreads();
-  wait_for_predecessors();
-  for (int pair = threadIdx.x; pair < num_pairs; pair += blockDim.x) {
-    const int expert = __ldcg(ids + pair);
-    if (expert < 0 || expert >= num_experts) continue;
-    atomicOr(members + pair / 32 * num_experts + expert, 1U << (pair % 32));
-  }
-  __syncthreads();
-  const int expert = threadIdx.x;
-  int num_members = 0;
-  if (expert < num_experts) {
-    for (int word = 0; word < words; ++word)
-      num_members += __popc(members[word * num_experts + expert]);
-  }
-  const int num_slots = (num_members + rows - 1) / rows;
-  const Prefix slots = block_prefix(num_slots);
-  if (threadIdx.x == 0) *count = slots.total;
-  if (num_members == 0) return;
-  for (int i = 0; i < num_slots; ++i) experts[slots.before + i] = expert;
-  int* out = pairs + slots.before * rows;
-  for (int word = 0; word < words; ++word) {
-    for (uint32_t bits = members[word * num_experts + expert]; bits != 0; bits &= bits - 1) {
-      *out++ = word * 32 + __ffs(static_cast<int>(bits)) - 1;
-    }
-  }
-  for (int* const end = pairs + (slots.before + num_slots) * rows; out != end; ++out) *out = -1;
-}
-
 // One warp per row and group of 128; each lane holds four values.
 __global__ void __launch_bounds__(256)
     quantize_rows(const __nv_bfloat16* x, int64_t num_groups, uint32_t* codes, float* scales) {
@@ -113,23 +49,6 @@ __global__ void __launch_bounds__(256) combine_pairs(const float4* experts,
 }
 
 }  // namespace
-
-Result<void> launch_make_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
-  const auto words = static_cast<int32_t>(ceil_div(args.num_pairs, 32));
-  DCHECK(args.num_experts <= 1024 && args.num_experts * words <= 49152) << args.num_pairs;
-  return launch_kernel(&make_slots,
-                       {.block = static_cast<uint32_t>(round_up(args.num_experts, 32)),
-                        .shared_bytes = words * args.num_experts * 4,
-                        .is_dependent = args.is_dependent},
-                       stream,
-                       args.ids,
-                       args.num_pairs,
-                       args.num_experts,
-                       args.rows,
-                       args.count,
-                       args.experts,
-                       args.pairs);
-}
 
 Result<void> launch_quantize_rows(const QuantizeRowsArgs& args, device::Stream& stream) {
   DCHECK(args.k % 128 == 0) << args.k;

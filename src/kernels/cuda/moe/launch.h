@@ -1,5 +1,5 @@
-// What stands between the router's choice and the expert products on a GPU: slots, quantised rows,
-// the sum of a token's experts. Any architecture.
+// What stands around the expert products on a GPU: quantised rows, the sum of a token's experts.
+// Any architecture.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,6 @@
 #include "kernels/device_args.h"
 
 namespace nibble::kernels::cuda {
-
-// Limits: num_experts <= 1024, and num_experts * ceil(num_pairs / 32) <= 49152.
-Result<void> launch_make_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream);
 
 // Rows to E4M3 codes with one power-of-two scale per 128 values: max(|x|, 1e-4) / 448 rounded up.
 //   x: [rows, k] bf16; codes: [rows, k]; scales: [rows, k / 128]; k a multiple of 128

@@ -150,6 +150,8 @@ NIBBLE_HOST_DEVICE int64_t panel_row(PanelOrder order, int64_t n, int64_t row) {
   return within / 8 * 16 + within % 8 + is_up * 8;
 }
 
+inline constexpr int64_t kMxfp4SlabBytes = panel_slab_bytes(quant::Format::kMxfp4);
+
 // Offset of (row of the order, group): lane t's word is 16 t bytes on. The scale's byte lies
 // outside of the words.
 struct PanelPlace {
@@ -158,8 +160,8 @@ struct PanelPlace {
 };
 NIBBLE_HOST_DEVICE PanelPlace panel_place(int64_t k, int64_t row, int64_t group) {
   const int64_t stages = (k + kPanelStageK - 1) / kPanelStageK;
-  const int64_t slab = (row / kPanelRows * stages + group / 8) * kPanelStageBytes +
-                       row % kPanelRows / 16 * kPanelSlabBytes;
+  const int64_t slab = (row / kPanelRows * stages + group / 8) * 4 * kMxfp4SlabBytes +
+                       row % kPanelRows / 16 * kMxfp4SlabBytes;
   const int64_t chunk = group / 2 % 4, half = row % 16 / 8, g = row % 8, q = group % 2;
   return {.words = slab + chunk * 512 + g * 64 + (q * 2 + half) * 4,
           .scale = slab + 4 * 512 + g * 16 + chunk * 4 + half * 2 + q};

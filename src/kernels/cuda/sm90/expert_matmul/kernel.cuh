@@ -1,196 +1,176 @@
-// The expert product of sm_90a. Design and measurements: spec "h200-facts" 5 and 9.
+// The expert product of sm_90a for few rows per expert. Design and measurements: spec "h200-facts"
+// 5 and 9.
 //
 // Weights are the M operand, rows of x the N operand, so that one or two rows per expert waste
-// nothing. A block owns a contiguous range of (slot, panel) units and keeps their weight stages
-// flowing through a ring by bulk copies of one producer warp. k is split across the warpgroups:
-// stage i belongs to warpgroup i mod kWarpgroups, which decodes 4-bit codes to E5M2 registers
-// (group scale folded into the look-up table, exactly), multiplies them with the E4M3 activations
-// and promotes each 128 k to f32 with the activation's scale. The partial panels are added through
-// shared memory by a warpgroup that changes from panel to panel. The order of every sum depends on
-// the shape only.
+// nothing. A block owns a contiguous range of (slot, panel) units. Each warpgroup has a ring of
+// weight stages of its own, which one lane of the producer warp keeps flowing by bulk copies;
+// decoded codes stay in registers (formats.cuh).
+//
+// With several rows per slot, the warpgroups of a block work on different panels, each over all of
+// k. With one row there are too few panels for that: the warpgroups share a panel, each with a
+// quarter of k. In both cases a sum is that of the quarters in ascending order, so that its bits do
+// not depend on the slots' rows. A product of single rows can bring the weights of the next one to
+// the L2 cache when its own are under way.
 //
 // One row per slot needs its own bytes only: the other columns of a core matrix overlap with what
 // comes next.
 //
-// Bytes: 0.53 per weight of each distinct expert, read once per slot. FLOPs: 2 n k per pair.
+// Bytes: 0.53 (MXFP4) or 0.56 per weight of each distinct expert, read once per slot. FLOPs: 2 n k
+// per pair.
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include <cstdint>
-
-#include "kernels/cuda/common/fp4.cuh"
 #include "kernels/cuda/common/fp8.cuh"
-#include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/swiglu.cuh"
-#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
 namespace nibble::kernels::cuda {
 
-inline constexpr int kStageK = 256;
-inline constexpr int kSlabBytes = 4 * 512 + 128;
-inline constexpr int kStageBytes = 4 * kSlabBytes;
-inline constexpr int kMaxK = 4096;
-inline constexpr int kMaxStages = 32;
+inline constexpr int kMaxRingSlots = 8;
 
-// DeviceGroupedMatMulArgs as the kernel takes them.
-struct ExpertMatMulParams {
-  const uint8_t* x_codes;
-  const float* x_scales;
-  const __nv_bfloat16* x_bf16;  // instead of codes and scales; one row per slot
-  int pairs_per_row;
-  const uint8_t* weights;        // packages of all experts
-  const float* row_multipliers;  // [experts, n]
-  const int* slot_count;
-  int max_slots;
-  const int* slot_experts;
-  const int* slot_pairs;
-  bool slots_are_ready;  // before the predecessors end
-  float limit;           // infinity: no clamp
-  const float* pair_weights;
-  void* y;
-  int n;
-  int k;
-};
+// How a launch with slots of kRows is laid out.
+template <class Panels, int kRows>
+struct ExpertMatMulLayout {
+  static constexpr bool kSplitsK = kRows == 1;
+  static constexpr int kWarpgroups = kParts;
+  static constexpr int kRoundPanels = kSplitsK ? 1 : kWarpgroups;  // at a time
+  static constexpr int kThreads = kWarpgroups * 128;               // of the consumers
+  // A producer warp; four where consumers take over registers, which whole warpgroups give.
+  static constexpr int kProducers = kSplitsK ? 32 : 128;
+  static constexpr int kColumns = columns_of(kRows);
+  static constexpr int kAccumulators = kColumns / 2;
+  static constexpr int kStageBytes = 4 * Panels::kSlabBytes;
+  // Shared memory of a block: rings, partial sums, zeros, activations, zeros (which also take the
+  // overlap of one row's last core matrix), scales.
+  static constexpr int kPartialBytes = kSplitsK ? kParts * kParts * 128 * kAccumulators * 4 : 0;
+  static constexpr int kZeroBytes = Panels::kNeedsZeros || kRows < 8 ? kColumns * 16 : 0;
+  static constexpr int kTileStride = kRows * 16;  // bytes of 16 k of all rows
 
-// Columns that products are made for.
-__host__ __device__ constexpr int columns_of(int rows) { return rows < 8 ? 8 : rows; }
-
-// Shared memory of a block: the ring first, then partial panels, activations and their scales.
-template <int kWarpgroups, int kRows>
-struct ExpertMatMulMemory {
-  static constexpr int kPartialBytes =
-      kWarpgroups * (kWarpgroups - 1) * 128 * (columns_of(kRows) / 2) * 4;
-  static constexpr int kOverlapBytes = kRows < 8 ? 128 : 0;  // of the last core matrix
-  // Without the ring.
   __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return kPartialBytes + k * kRows + k / 128 * kRows * 4 + kOverlapBytes;
+    return kPartialBytes + 2 * kZeroBytes + k * kRows + k / 128 * kRows * 4;
   }
 };
 
-// Half a stage (128 k) of one thread: 16 registers of E5M2.
-template <int kHalf>
-__device__ __forceinline__ void decode_half(const uint8_t* slab,
-                                            const uint4& scales,
-                                            int lane,
-                                            uint32_t (&a)[16]) {
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const uint4 words = *reinterpret_cast<const uint4*>(slab + (2 * kHalf + c) * 512 + lane * 16);
-    const uint32_t scale =
-        kHalf == 0 ? (c == 0 ? scales.x : scales.y) : (c == 0 ? scales.z : scales.w);
-#pragma unroll
-    for (int group = 0; group < 2; ++group) {
-      const uint32_t top = __byte_perm(scale, 0, group == 0 ? 0x4440 : 0x4441);
-      const uint32_t bottom = __byte_perm(scale, 0, group == 0 ? 0x4442 : 0x4443);
-      uint32_t* const out = a + c * 8 + group * 4;
-      decode_panel_word(group == 0 ? words.x : words.z, e5m2_table(top), out[0], out[2]);
-      decode_panel_word(group == 0 ? words.y : words.w, e5m2_table(bottom), out[1], out[3]);
-    }
-  }
-}
-
-// Issues the four products of 128 k; `step` is the descriptor's distance of 32 k.
-template <int kAccumulators>
-__device__ __forceinline__ void multiply_half(uint64_t descriptor,
-                                              uint64_t step,
-                                              float (&d)[kAccumulators],
-                                              const uint32_t (&a)[16]) {
-  wgmma_fence();
-  wgmma_e5m2_e4m3_first(d, a, descriptor);
-  wgmma_e5m2_e4m3_add(d, a + 4, descriptor + step);
-  wgmma_e5m2_e4m3_add(d, a + 8, descriptor + 2 * step);
-  wgmma_e5m2_e4m3_add(d, a + 12, descriptor + 3 * step);
-  wgmma_commit();
-}
-
-// acc += d * scale of the column.   scales: [kRows] of this block of 128 k
-template <int kRows, int kAccumulators>
-__device__ __forceinline__ void promote(float (&acc)[kAccumulators],
-                                        const float (&d)[kAccumulators],
-                                        const float* scales,
-                                        int t) {
-#pragma unroll
-  for (int tile = 0; tile < kAccumulators / 4; ++tile) {
-    float2 scale;
-    if constexpr (kRows == 1) {
-      scale = {scales[0], scales[0]};
-    } else {
-      scale = *reinterpret_cast<const float2*>(scales + tile * 8 + 2 * t);
-    }
-    acc[tile * 4 + 0] = fmaf(scale.x, d[tile * 4 + 0], acc[tile * 4 + 0]);
-    acc[tile * 4 + 1] = fmaf(scale.y, d[tile * 4 + 1], acc[tile * 4 + 1]);
-    acc[tile * 4 + 2] = fmaf(scale.x, d[tile * 4 + 2], acc[tile * 4 + 2]);
-    acc[tile * 4 + 3] = fmaf(scale.y, d[tile * 4 + 3], acc[tile * 4 + 3]);
-  }
-}
-
-// The range of units of this block: an equal share, contiguous.
-struct UnitRange {
-  int begin;
+// A contiguous range of panels of all slots, in rounds of up to kRoundPanels panels of one slot.
+template <int kRoundPanels>
+struct PanelRounds {
+  int next;
   int end;
+  int panels;  // of a slot
+
+  __device__ __forceinline__ PanelRounds(int num_slots, int panels_per_slot)
+      : panels(panels_per_slot) {
+    const int total = num_slots * panels;
+    // Whole rounds where a block has several.
+    const int granule =
+        panels % kRoundPanels == 0 && total >= 4 * kRoundPanels * static_cast<int>(gridDim.x)
+            ? kRoundPanels
+            : 1;
+    const auto share = [&](unsigned block) {
+      return static_cast<int>(static_cast<long long>(total / granule) * block / gridDim.x) *
+             granule;
+    };
+    next = share(blockIdx.x);
+    end = share(blockIdx.x + 1);
+  }
 };
-__device__ __forceinline__ UnitRange units_of_block(int num_units) {
-  const auto share = [num_units](unsigned block) {
-    return static_cast<int>(static_cast<long long>(num_units) * block / gridDim.x);
-  };
-  return {share(blockIdx.x), share(blockIdx.x + 1)};
+
+struct PanelRound {
+  int slot;
+  int panel;  // the first
+  int count;
+};
+template <int kRoundPanels>
+__device__ __forceinline__ PanelRound take_round(PanelRounds<kRoundPanels>& rounds) {
+  const int slot = rounds.next / rounds.panels, panel = rounds.next % rounds.panels;
+  const int count = min(min(kRoundPanels, rounds.panels - panel), rounds.end - rounds.next);
+  rounds.next += count;
+  return {slot, panel, count};
 }
 
-// The first slot of this block if no slot is empty: read beside the count, which is a round trip to
-// memory saved whenever the guess is right.
-__device__ __forceinline__ int guessed_slot(const ExpertMatMulParams& params, int panels) {
-  return units_of_block(params.max_slots * panels).begin / panels;
+// Asks for what this block will read in the next product of the same slots. One thread per
+// warpgroup.
+template <class Panels>
+__device__ __forceinline__ void prefetch_next(const ExpertMatMulParams& params, int group) {
+  using Layout = ExpertMatMulLayout<Panels, 1>;
+  if (params.next_weights == nullptr) return;
+  const int panels = params.next_n / 64;
+  const int panel_bytes = params.next_k / kStageK * Layout::kStageBytes;
+  const int part_bytes = panel_bytes / kParts / 16 * 16;
+  PanelRounds<1> rounds(params.max_slots, panels);
+  for (int panel = rounds.next; panel < rounds.end; ++panel) {
+    const int expert = __ldcg(params.slot_experts + panel / panels);
+    if (expert < 0) continue;
+    const uint8_t* const source =
+        params.next_weights + (static_cast<size_t>(expert) * panels + panel % panels) * panel_bytes;
+    const int begin = group * part_bytes;
+    bulk_prefetch(source + begin, group == kParts - 1 ? panel_bytes - begin : part_bytes);
+  }
 }
 
-// Feeds the ring. One thread. Slots of one row may have no expert, others always have one.
-template <int kRows>
+// Feeds the ring of warpgroup `group`; one thread each. Slots of one row may have no expert, others
+// always have one.
+template <class Panels, int kRows>
 __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
+                                               int group,
                                                uint32_t ring,
                                                uint32_t full,
                                                uint32_t empty,
-                                               int num_ring_stages) {
+                                               int num_ring_slots) {
+  using Layout = ExpertMatMulLayout<Panels, kRows>;
+  constexpr int kStageBytes = Layout::kStageBytes;
   const int panels = params.n / 64, stages = params.k / kStageK;
   const uint64_t policy = evict_first_policy();
   if (!params.slots_are_ready) wait_for_predecessors();
-  const int guess = guessed_slot(params, panels);
-  int expert = __ldcg(params.slot_experts + guess);
+  // The first slot of this block if no slot is empty: read beside the count, which is a round trip
+  // to memory saved whenever the guess is right.
+  const int guess = PanelRounds<Layout::kRoundPanels>(params.max_slots, panels).next / panels;
+  int next_expert = guess < params.max_slots ? __ldcg(params.slot_experts + guess) : -1;
   const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
-  const UnitRange units = units_of_block(num_slots * panels);
-  if (units.begin / panels != guess) expert = __ldcg(params.slot_experts + units.begin / panels);
-  int slot = 0;
+  PanelRounds<Layout::kRoundPanels> rounds(num_slots, panels);
+  if (rounds.next == rounds.end) return;
+  if (rounds.next / panels != guess) {
+    next_expert = __ldcg(params.slot_experts + rounds.next / panels);
+  }
+  // Of k: this warpgroup's part, or all.
+  const int begin = Layout::kSplitsK ? part_begin(stages, group) : 0;
+  const int count = (Layout::kSplitsK ? part_begin(stages, group + 1) : stages) - begin;
+  int slot = 0, loaded_slot = -1, expert = -1;
   uint32_t parity = 1;
-  int next_expert = expert;
-  for (int unit = units.begin; unit < units.end; ++unit) {
-    if (unit % panels == 0) expert = next_expert;
-    if (unit % panels == 0 || unit == units.begin) {
-      const int next_slot =
-          unit / panels + 1;  // read a slot ahead: its latency would stall the ring
-      if (next_slot * panels < units.end) next_expert = __ldcg(params.slot_experts + next_slot);
+  while (rounds.next < rounds.end) {
+    const PanelRound round = take_round(rounds);
+    if (round.slot != loaded_slot) {
+      loaded_slot = round.slot;
+      expert = next_expert;  // read a slot ahead: its latency would stall the ring
+      if ((round.slot + 1) * panels < rounds.end) {
+        next_expert = __ldcg(params.slot_experts + round.slot + 1);
+      }
     }
     if (kRows == 1 && expert < 0) continue;
+    if (!Layout::kSplitsK && group >= round.count) continue;
+    const int panel = Layout::kSplitsK ? round.panel : round.panel + group;
     const uint8_t* source =
         params.weights +
-        (static_cast<size_t>(expert) * panels + unit % panels) * stages * kStageBytes;
-    for (int stage = 0; stage < stages; ++stage, source += kStageBytes) {
+        ((static_cast<size_t>(expert) * panels + panel) * stages + begin) * kStageBytes;
+    for (int stage = 0; stage < count; ++stage, source += kStageBytes) {
       barrier_wait(empty + 8 * slot, parity);
       barrier_arrive_expect(full + 8 * slot, kStageBytes);
       bulk_copy_to_shared(ring + slot * kStageBytes, source, kStageBytes, full + 8 * slot, policy);
-      if (++slot == num_ring_stages) {
+      if (++slot == num_ring_slots) {
         slot = 0;
         parity ^= 1;
       }
     }
   }
+  if constexpr (kRows == 1) prefetch_next<Panels>(params, group);
 }
 
 // What a thread needs of a slot.
 template <int kRows>
 struct SlotRows {
-  static constexpr int kTiles = columns_of(kRows) / 8;
+  static constexpr int kColumns = columns_of(kRows) / 4;  // of this thread
   int expert;
-  int row_pair;           // of the row whose activations this thread copies
-  int pairs[kTiles * 2];  // of columns 2t, 2t + 1 of each tile; -1: none
+  int row_pair;         // of the row whose activations this thread copies
+  int pairs[kColumns];  // of columns 2t, 2t + 1 of each tile; -1: none
+  float weights[kColumns];
 
   __device__ __forceinline__ void read(const ExpertMatMulParams& params, int slot, int t) {
     expert = __ldcg(params.slot_experts + slot);
@@ -202,11 +182,17 @@ struct SlotRows {
       const int* const slot_pairs = params.slot_pairs + slot * kRows;
       row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kColumns / 2; ++tile) {
         const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
         pairs[tile * 2] = two.x;
         pairs[tile * 2 + 1] = two.y;
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      weights[i] = pairs[i] < 0 || params.pair_weights == nullptr
+                       ? 1.0f
+                       : __ldcg(params.pair_weights + pairs[i]);
     }
   }
 };
@@ -258,116 +244,129 @@ __device__ __forceinline__ void quantize_activations(const ExpertMatMulParams& p
   }
 }
 
-// What a thread needs to write its part of a panel, read ahead of the product.
-template <int kTiles>
-struct PanelOutput {
-  int pairs[kTiles * 2];  // of columns 2t, 2t + 1 of each tile; -1: none
-  float pair_weights[kTiles * 2];
-  float top, bottom;  // multipliers of rows g and g + 8
-};
-
-// Writes a finished panel: this thread's rows g and g + 8 of its slab.
-template <bool kSwiglu, int kTiles>
-__device__ __forceinline__ void store_panel(const ExpertMatMulParams& params,
-                                            const float (&acc)[kTiles * 4],
-                                            const PanelOutput<kTiles>& output,
-                                            int slab,
-                                            int g) {
+// Adds the parts of a panel that the warpgroups made, in order; true for the one that then has the
+// sum. They take turns from panel to panel.
+template <int kAccumulators>
+__device__ __forceinline__ bool add_parts(float* partials,
+                                          int group,
+                                          int made_panels,
+                                          float (&sum)[kAccumulators]) {
+  constexpr int kThreads = kParts * 128;
+  const int reducer = made_panels % kParts, thread = threadIdx.x % 128;
+  float* const parts = partials + (reducer * kParts * 128 + thread) * kAccumulators;
+  if (group != reducer) {
+    float* const own = parts + group * 128 * kAccumulators;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int column = 0; column < 2; ++column) {
-      const int pair = output.pairs[tile * 2 + column];
-      if (pair < 0) continue;
-      const float first = acc[tile * 4 + column] * output.top;
-      const float second = acc[tile * 4 + 2 + column] * output.bottom;
-      if constexpr (kSwiglu) {
-        auto* const y =
-            static_cast<__nv_bfloat16*>(params.y) + static_cast<size_t>(pair) * (params.n / 2);
-        y[slab * 8 + g] = __float2bfloat16(swiglu(first, second, params.limit) *
-                                           output.pair_weights[tile * 2 + column]);
-      } else {
-        auto* const y = static_cast<float*>(params.y) + static_cast<size_t>(pair) * params.n;
-        y[slab * 16 + g] = first;
-        y[slab * 16 + g + 8] = second;
-      }
+    for (int i = 0; i < kAccumulators; i += 4) {
+      *reinterpret_cast<float4*>(own + i) = {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]};
     }
+    named_barrier_arrive(1 + reducer, kThreads);
+    return false;
   }
+  named_barrier_sync(1 + reducer, kThreads);
+  float all[kAccumulators] = {};
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const float* const theirs = parts + part * 128 * kAccumulators;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) all[i] += part == reducer ? sum[i] : theirs[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) sum[i] = all[i];
+  return true;
 }
 
-// Block: kWarpgroups * 128 consumers and one producer warp. Stages of k and of the ring are
-// multiples of kWarpgroups, so that both always belong to the same warpgroup.
-template <int kWarpgroups, int kRows, bool kSwiglu, int kBlocksPerUnit>
-__global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
-    expert_matmul(const ExpertMatMulParams params, int num_ring_stages) {
-  using Memory = ExpertMatMulMemory<kWarpgroups, kRows>;
-  constexpr int kThreads = kWarpgroups * 128;
-  constexpr int kColumns = columns_of(kRows);
-  constexpr int kAccumulators = kColumns / 2;
-  constexpr int kConsumers = 7;  // named barrier of all consumers; 1 .. kWarpgroups: of a panel
+// Block: the consumers, then the producers.
+template <class Panels, int kRows>
+__global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
+                                      ExpertMatMulLayout<Panels, kRows>::kProducers,
+                                  1)
+    expert_matmul(const ExpertMatMulParams params, int num_ring_slots) {
+  using Layout = ExpertMatMulLayout<Panels, kRows>;
+  constexpr int kThreads = Layout::kThreads, kWarpgroups = Layout::kWarpgroups;
+  constexpr int kAccumulators = Layout::kAccumulators;
+  constexpr int kConsumers = 7;  // named barrier of all consumers
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t barriers[2 * kMaxStages];
-  uint8_t* const ring = memory;
-  float* const partials = reinterpret_cast<float*>(ring + num_ring_stages * kStageBytes);
-  uint8_t* const activations = reinterpret_cast<uint8_t*>(partials) + Memory::kPartialBytes;
-  float* const scales = reinterpret_cast<float*>(activations + params.k * kRows);
+  __shared__ __align__(8) uint64_t barriers[2 * kWarpgroups * kMaxRingSlots];
+  __shared__ uint4 tables;
+  const int ring_bytes = num_ring_slots * Layout::kStageBytes;
+  float* const partials = reinterpret_cast<float*>(memory + kWarpgroups * ring_bytes);
+  uint8_t* const first_zeros = reinterpret_cast<uint8_t*>(partials) + Layout::kPartialBytes;
+  uint8_t* const activations = first_zeros + Layout::kZeroBytes;
+  uint8_t* const last_zeros = activations + params.k * kRows;
+  float* const scales = reinterpret_cast<float*>(last_zeros + Layout::kZeroBytes);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int group = warp / 4, warp_in_group = warp % 4;
-  uint32_t full = shared_address(barriers), empty = full + 8 * kMaxStages;
-  uint32_t ring_address = shared_address(ring);
-  keep_in_register(full);
-  keep_in_register(empty);
-  keep_in_register(ring_address);
+  const uint32_t full = shared_address(barriers);
+  const uint32_t empty = full + 8 * kWarpgroups * kMaxRingSlots;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < num_ring_stages; ++i) {
+    tables = Panels::table_words();
+    for (int i = 0; i < kWarpgroups * kMaxRingSlots; ++i) {
       barrier_init(full + 8 * i, 1);
       barrier_init(empty + 8 * i, 4);
     }
     fence_barrier_init();
   }
+  if constexpr (Layout::kZeroBytes > 0) {
+    for (int i = threadIdx.x; i < Layout::kZeroBytes; i += kThreads + Layout::kProducers) {
+      first_zeros[i] = 0;
+      last_zeros[i] = 0;
+    }
+    fence_async_proxy();
+  }
   // With one row, the next launch may take the slots for ready: it must not come before the wait.
   if constexpr (kRows != 1) launch_dependents();
   __syncthreads();
 
-  if (warp == kWarpgroups * 4) {
-    if (lane == 0) produce_stages<kRows>(params, ring_address, full, empty, num_ring_stages);
+  if (warp >= kWarpgroups * 4) {
+    if constexpr (!Layout::kSplitsK) give_registers_back<24>();
+    const int group = Layout::kSplitsK ? lane : warp - kWarpgroups * 4;
+    if (Layout::kSplitsK ? lane < kWarpgroups : lane == 0) {
+      produce_stages<Panels, kRows>(params,
+                                    group,
+                                    shared_address(memory) + group * ring_bytes,
+                                    full + 8 * kMaxRingSlots * group,
+                                    empty + 8 * kMaxRingSlots * group,
+                                    num_ring_slots);
+    }
     return;
   }
+  if constexpr (!Layout::kSplitsK) take_registers<112>();
 
-  const int panels = params.n / 64, stages = params.k / kStageK;
-  constexpr uint32_t kTileStride = kRows * 16;  // bytes of 16 k of all rows
-  const uint64_t b_descriptor =
-      core_matrix_descriptor(shared_address(activations), kTileStride, 128);
-  constexpr uint64_t kStep = 2 * kTileStride / 16;  // descriptor distance of 32 k
+  const int group = warp / 4, warp_in_group = warp % 4;
+  StageRing ring{.stages = memory + group * ring_bytes + warp_in_group * Panels::kSlabBytes,
+                 .full = full + 8 * kMaxRingSlots * group,
+                 .empty = empty + 8 * kMaxRingSlots * group,
+                 .num_slots = num_ring_slots,
+                 .stage_bytes = Layout::kStageBytes,
+                 .slot = 0,
+                 .parity = 0};
+  keep_in_register(ring.full);
+  keep_in_register(ring.empty);
+  const uint32_t x_address = shared_address(activations);
+  const auto tile = [](uint32_t address, uint32_t next_16_k) {
+    return core_matrix_descriptor(address, next_16_k - address, 128);
+  };
+  const StagedRows rows{
+      .descriptor = tile(x_address, x_address + Layout::kTileStride),
+      .zeros_first = tile(shared_address(first_zeros), x_address + Layout::kTileStride),
+      .zeros_second = tile(x_address, shared_address(last_zeros)),
+      .scales = scales,
+      .tables = &tables};
   wait_for_predecessors();
   if constexpr (kRows == 1) launch_dependents();
 
-  SlotRows<kRows> rows;
+  const int panels = params.n / 64, stages = params.k / kStageK;
   const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
-  const UnitRange units = units_of_block(num_slots * panels);
-
-  PanelOutput<kColumns / 8> output{};
-  int loaded_slot = -1, loaded_row = -2;
-  int ring_slot = group;
-  uint32_t parity = 0;
-  int first_unit = units.begin;
-  for (int unit = units.begin; unit < units.end; ++unit) {
-    const int slot = unit / panels;
-    if (slot != loaded_slot) {
-      rows.read(params, slot, t);
-      loaded_slot = slot;
-#pragma unroll
-      for (int i = 0; i < kColumns / 4; ++i) {
-        const int pair = rows.pairs[i];
-        output.pairs[i] = pair;
-        if constexpr (kSwiglu) {
-          output.pair_weights[i] = pair < 0 || params.pair_weights == nullptr
-                                       ? 1.0f
-                                       : __ldcg(params.pair_weights + pair);
-        }
-      }
-      const int x_row = rows.row_pair < 0 ? -1 : rows.row_pair / params.pairs_per_row;
+  PanelRounds<Layout::kRoundPanels> rounds(num_slots, panels);
+  SlotRows<kRows> slot{};
+  int loaded_slot = -1, loaded_row = -2, made_panels = 0;
+  while (rounds.next < rounds.end) {
+    const PanelRound round = take_round(rounds);
+    if (round.slot != loaded_slot) {
+      slot.read(params, round.slot, t);
+      loaded_slot = round.slot;
+      const int x_row = slot.row_pair < 0 ? -1 : slot.row_pair / params.pairs_per_row;
       // Everybody is done with the rows before; one token's slots share them all.
       if (named_barrier_or(kConsumers, kThreads, x_row != loaded_row)) {
         if (kRows == 1 && params.x_bf16 != nullptr) {
@@ -380,75 +379,33 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32, kBlocksPerUnit)
       }
       loaded_row = x_row;
     }
-    if (kRows == 1 && rows.expert < 0) {
-      ++first_unit;  // panels that are made take turns
-      continue;
-    }
-    const int slab_row = unit % panels * 4 + warp_in_group;
+    if (kRows == 1 && slot.expert < 0) continue;
+    if (!Layout::kSplitsK && group >= round.count) continue;
+    const int panel = Layout::kSplitsK ? round.panel : round.panel + group;
+    const int slab = panel * 4 + warp_in_group;
     const float* const multipliers =
-        params.row_multipliers + static_cast<size_t>(rows.expert) * params.n + slab_row * 16;
-    output.top = __ldg(multipliers + g);
-    output.bottom = __ldg(multipliers + g + 8);
+        params.row_multipliers + static_cast<size_t>(slot.expert) * params.n + slab * 16;
+    const float top = __ldg(multipliers + g), bottom = __ldg(multipliers + g + 8);
     float acc[kAccumulators] = {};
-    float d0[kAccumulators], d1[kAccumulators];
-    uint32_t a0[16], a1[16];
-    // Both products of a stage are waited for inside the body (an accumulator read across the loop
-    // edge would make ptxas serialise them); decoding of the next half runs beside them.
-    uint4 group_scales{};
-    const uint8_t* slab = ring + ring_slot * kStageBytes + warp_in_group * kSlabBytes;
-    const auto begin_stage = [&] {
-      barrier_wait(full + 8 * ring_slot, parity);
-      group_scales = *reinterpret_cast<const uint4*>(slab + 2048 + g * 16);
-      decode_half<0>(slab, group_scales, lane, a0);
-    };
-    begin_stage();
-    for (int stage = group; stage < stages; stage += kWarpgroups) {
-      const uint64_t b = b_descriptor + static_cast<uint64_t>(stage) * (8 * kStep);
-      const float* const stage_scales = scales + 2 * stage * kRows;
-      multiply_half(b, kStep, d0, a0);
-      decode_half<1>(slab, group_scales, lane, a1);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(empty + 8 * ring_slot);
-      ring_slot += kWarpgroups;
-      if (ring_slot >= num_ring_stages) {
-        ring_slot -= num_ring_stages;
-        parity ^= 1;
-      }
-      slab = ring + ring_slot * kStageBytes + warp_in_group * kSlabBytes;
-      multiply_half(b + 4 * kStep, kStep, d1, a1);
-      wgmma_wait<1>();
-      hold(d0);
-      promote<kRows>(acc, d0, stage_scales, t);
-      if (stage + kWarpgroups < stages) begin_stage();
-      wgmma_wait<0>();
-      hold(d1);
-      promote<kRows>(acc, d1, stage_scales + kRows, t);
+    if constexpr (Layout::kSplitsK) {
+      Panels::template multiply<kRows>(
+          ring, rows, part_begin(stages, group), part_begin(stages, group + 1), stages, lane, acc);
+      if (!add_parts(partials, group, made_panels++, acc)) continue;
+    } else {
+      Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
     }
-
-    const int reducer = (unit - first_unit) % kWarpgroups;
-    const int thread = threadIdx.x % 128;
-    float* const panel_partials = partials + reducer * (kWarpgroups - 1) * 128 * kAccumulators;
-    if (group != reducer) {
-      float* const mine =
-          panel_partials + ((group < reducer ? group : group - 1) * 128 + thread) * kAccumulators;
 #pragma unroll
-      for (int i = 0; i < kAccumulators; i += 4) {
-        *reinterpret_cast<float4*>(mine + i) = {acc[i], acc[i + 1], acc[i + 2], acc[i + 3]};
-      }
-      named_barrier_arrive(1 + reducer, kThreads);
-      continue;
+    for (int i = 0; i < kAccumulators / 2; ++i) {
+      const int column = i / 2 * 4 + i % 2;
+      if (slot.pairs[i] < 0) continue;
+      store_column(params,
+                   acc[column] * top,
+                   acc[column + 2] * bottom,
+                   slot.pairs[i],
+                   slot.weights[i],
+                   slab,
+                   g);
     }
-    named_barrier_sync(1 + reducer, kThreads);
-    // In the order of the warpgroups, whoever adds: the result must not depend on the unit's place.
-    float sum[kAccumulators] = {};
-#pragma unroll
-    for (int part = 0; part < kWarpgroups; ++part) {
-      const float* const theirs =
-          panel_partials + ((part < reducer ? part : part - 1) * 128 + thread) * kAccumulators;
-#pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) sum[i] += part == reducer ? acc[i] : theirs[i];
-    }
-    store_panel<kSwiglu, kColumns / 8>(params, sum, output, slab_row, g);
   }
 }
 

@@ -1,6 +1,6 @@
-// Routed experts with MXFP4 weights on sm_90a: y[pair, :] = W_expert(pair) x[row(pair), :] for
-// every (token, choice) pair, in E5M2 x E4M3 on tensor cores. Weights are exact, activations are
-// E4M3 codes; scales are applied in f32.
+// Routed experts on sm_90a: y[pair, :] = W_expert(pair) x[row(pair), :] for every (token, choice)
+// pair, on tensor cores with E4M3 activations. Weights: MXFP4, NVFP4 or INT4 with groups of 32 in
+// PackedLayout::kPanel64, exact; scales are applied in f32.
 #pragma once
 
 #include "device/device.h"
@@ -8,25 +8,19 @@
 
 namespace nibble::kernels::cuda {
 
-// Rows per slot that the kernels are compiled for. One is for a single token, whose experts are all
-// different.
+// Rows per slot that the kernels for few rows are compiled for. One is for a single token, whose
+// experts are all different; it reads x.bf16, where that is not null, and quantises it.
 inline constexpr int32_t kOneSlotRow = 1;
 inline constexpr int32_t kSmallSlotRows = 8;
 inline constexpr int32_t kLargeSlotRows = 16;
 
-// How a launch fills the machine. The order of sums depends on `warpgroups` only, and that on k.
-struct ExpertMatMulShape {
-  int32_t warpgroups = 0;       // that split k: 1, 2 or 4
-  int32_t blocks_per_unit = 0;  // blocks per multiprocessor: 1 or 2
-  int32_t ring_stages = 0;      // weight stages in flight per block, a multiple of warpgroups
-};
-ExpertMatMulShape expert_matmul_shape(const DeviceGroupedMatMulArgs& args);
+// Rows per slot of the kernel for many rows.
+inline constexpr int32_t kPrefillSlotRows[] = {64, 128, 256};
 
-// Limits: n a multiple of 64, k of 256 and at most 4096.
+// Limits: n a multiple of 64, k of 256 and at most 7168.
 Result<void> launch_expert_matmul_sm90(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
-// With a shape of one's own, for measuring.
-Result<void> launch_expert_matmul_sm90_shaped(const DeviceGroupedMatMulArgs& args,
-                                              const ExpertMatMulShape& shape,
-                                              device::Stream& stream);
+// MXFP4 only; k of any multiple of 256.
+Result<void> launch_expert_prefill_sm90(const DeviceGroupedMatMulArgs& args,
+                                        device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda

@@ -1,0 +1,12 @@
+#include "kernels/cuda/sm90/expert_matmul/formats.h"
+#include "kernels/cuda/sm90/expert_matmul/variants.cuh"
+
+namespace nibble::kernels::cuda {
+
+static_assert(4 * Mxfp4Panels::kSlabBytes == panel_stage_bytes(quant::Format::kMxfp4));
+
+Result<void> launch_mxfp4_experts(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
+  return launch_format<Mxfp4Panels>(args, stream);
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,34 @@
+#include "kernels/cuda/sm90/expert_matmul/prefill_kernel.cuh"
+#include "kernels/cuda/sm90/expert_matmul/variants.cuh"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+template <int kMaxRows>
+Result<void> launch(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
+  return launch_kernel(&expert_prefill<kMaxRows>,
+                       {.grid = static_cast<uint32_t>(args.num_units),
+                        .block = kPrefillThreads,
+                        .shared_bytes = PrefillLayout<kMaxRows>::kBytes,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       expert_params(args));
+}
+
+}  // namespace
+
+Result<void> launch_expert_prefill_sm90(const DeviceGroupedMatMulArgs& args,
+                                        device::Stream& stream) {
+  DCHECK(args.weight->format == quant::Format::kMxfp4);
+  switch (args.slots.rows) {
+    case 64:
+      return launch<64>(args, stream);
+    case 128:
+      return launch<128>(args, stream);
+    default:
+      DCHECK(args.slots.rows == 256) << args.slots.rows;
+      return launch<256>(args, stream);
+  }
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,80 @@
+// The launches of one weight format, and what every launch of the expert product prepares.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/sm90/expert_matmul/kernel.cuh"
+#include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/panel64.h"
+
+namespace nibble::kernels::cuda {
+
+inline ExpertMatMulParams expert_params(const DeviceGroupedMatMulArgs& args) {
+  const PackedWeight& weight = *args.weight;
+  DCHECK(weight.layout == PackedLayout::kPanel64);
+  DCHECK(weight.n % kPanelRows == 0 && weight.k % kPanelStageK == 0);
+  return {.x_codes = reinterpret_cast<const uint8_t*>(args.x.fp8),
+          .x_scales = args.x.fp8_scales,
+          .x_bf16 = static_cast<const __nv_bfloat16*>(args.x.bf16),
+          .pairs_per_row = args.pairs_per_row,
+          .weights = reinterpret_cast<const uint8_t*>(weight.codes),
+          .row_multipliers = weight.global_scales,
+          .slot_count = args.slots.count,
+          .max_slots = args.slots.max_slots,
+          .slot_experts = args.slots.experts,
+          .slot_pairs = args.slots.pairs,
+          .slots_are_ready = args.slots_are_ready,
+          .swiglu = args.swiglu,
+          .limit = args.limit > 0 ? args.limit : INFINITY,
+          .pair_weights = args.pair_weights,
+          .y = args.y,
+          .next_weights = args.next_weight == nullptr
+                              ? nullptr
+                              : reinterpret_cast<const uint8_t*>(args.next_weight->codes),
+          .next_n = static_cast<int>(args.next_weight == nullptr ? 0 : args.next_weight->n),
+          .next_k = static_cast<int>(args.next_weight == nullptr ? 0 : args.next_weight->k),
+          .n = static_cast<int>(weight.n),
+          .k = static_cast<int>(weight.k)};
+}
+
+template <class Panels, int kRows>
+Result<void> launch_rows(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
+  using Layout = ExpertMatMulLayout<Panels, kRows>;
+  // Of 228 KB per multiprocessor: 1 KB per block is taken, the static arrays come on top.
+  constexpr int32_t kSharedBytes = 226 << 10;
+  // More in flight does not read faster.
+  constexpr int32_t kMostRingSlots = 4;
+  const ExpertMatMulParams params = expert_params(args);
+  const int32_t fixed = Layout::fixed_bytes(params.k);
+  const int32_t warpgroup_stages =
+      (kSharedBytes - fixed) / (Layout::kWarpgroups * Layout::kStageBytes);
+  const int32_t ring_slots = std::min(kMostRingSlots, warpgroup_stages);
+  DCHECK(params.k <= kMaxK && ring_slots >= 2 && ring_slots <= kMaxRingSlots) << params.k;
+  return launch_kernel(
+      &expert_matmul<Panels, kRows>,
+      {.grid = static_cast<uint32_t>(args.num_units),
+       .block = Layout::kThreads + Layout::kProducers,
+       .shared_bytes = ring_slots * Layout::kWarpgroups * Layout::kStageBytes + fixed,
+       .is_dependent = args.is_dependent},
+      stream,
+      params,
+      ring_slots);
+}
+
+template <class Panels>
+Result<void> launch_format(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
+  switch (args.slots.rows) {
+    case kOneSlotRow:
+      return launch_rows<Panels, kOneSlotRow>(args, stream);
+    case kSmallSlotRows:
+      return launch_rows<Panels, kSmallSlotRows>(args, stream);
+    default:
+      DCHECK(args.slots.rows == kLargeSlotRows) << args.slots.rows;
+      return launch_rows<Panels, kLargeSlotRows>(args, stream);
+  }
+}
+
+}  // namespace nibble::kernels::cuda
