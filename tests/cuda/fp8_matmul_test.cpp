@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/cuda_testing.h"
@@ -203,56 +204,70 @@ TEST_F(Fp8MatMul, EqualsTheSumsInDouble) {
   expect_sums_in_double(cases, &launch_fp8_matmul_sm90);
 }
 
-// The product for many tokens, with each of its widths and with more items than clusters.
+// The products for many tokens, with each of their widths and with more items than clusters.
 TEST_F(Fp8BulkMatMul, EqualsTheSumsInDouble) {
-  const Case cases[] = {{64, 128, 1, 1, 1},
-                        {256, 128, 7, 1, 1},
-                        {320, 384, 9, 1, 3},
-                        {512, 512, 17, 2, 1},
-                        {192, 1024, 32, 1, 2},
-                        {256, 4224, 33, 1, 1},
-                        {1024, 640, 63, 4, 1},
-                        {256, 8192, 64, 1, 8},
-                        {448, 512, 65, 1, 1},
-                        {512, 256, 127, 2, 2},
-                        {256, 768, 128, 1, 1},
-                        {320, 256, 129, 1, 1},
-                        {2048, 256, 255, 8, 1},
-                        {256, 1024, 600, 1, 2},
-                        {128, 128, 2305, 1, 1},
-                        {18432, 256, 40, 1, 1},
-                        {9216, 384, 260, 2, 1}};
-  expect_sums_in_double(cases, &launch_fp8_bulk_matmul_sm90);
+  const Case few[] = {{64, 128, 1, 1, 1},
+                      {256, 128, 7, 1, 1},
+                      {320, 384, 9, 1, 3},
+                      {512, 512, 17, 2, 1},
+                      {192, 1024, 32, 1, 2},
+                      {256, 4224, 33, 1, 1},
+                      {1024, 640, 63, 4, 1},
+                      {256, 8192, 64, 1, 8},
+                      {448, 512, 65, 1, 1},
+                      {512, 256, 127, 2, 2},
+                      {256, 768, 128, 1, 1},
+                      {18432, 256, 40, 1, 1}};
+  expect_sums_in_double(few, &launch_fp8_batch_matmul_sm90);
+  const Case many[] = {{64, 128, 1, 1, 1},
+                       {256, 1152, 100, 1, 1},
+                       {320, 256, 129, 1, 1},
+                       {2048, 256, 255, 8, 1},
+                       {256, 1024, 600, 1, 2},
+                       {128, 128, 2305, 1, 1},
+                       {9216, 384, 260, 2, 1}};
+  expect_sums_in_double(many, &launch_fp8_prefill_matmul_sm90);
 }
 
-// Bit for bit, also between the widths that the product is compiled for.
+// Bit for bit, also between the widths that the products are compiled for.
 TEST_F(Fp8BulkMatMul, ATokenDoesNotDependOnItsNeighbours) {
   constexpr int64_t kN = 320, kK = 1280;
-  constexpr int32_t kAll = 270;
   const DeviceWeight weight = make_weight(random_fp8(kN, kK, 19));
-  const HostFp8Rows x = random_fp8_rows(kAll, kK, 20);
-  const std::vector<float> all = run_sums(weight, x, kAll, 1, 2, &launch_fp8_bulk_matmul_sm90);
-  for (const int32_t m : {1, 20, 50, 64, 100, 129}) {
-    HostFp8Rows first = x;
-    first.codes.resize(static_cast<size_t>(m * kK));
-    first.scales.resize(static_cast<size_t>(m * kK / 128));
-    const std::vector<float> y = run_sums(weight, first, m, 1, 2, &launch_fp8_bulk_matmul_sm90);
-    for (int64_t split = 0; split < 2; ++split) {
-      const auto own = y.begin() + split * m * kN;
-      const auto among = all.begin() + split * kAll * kN;
-      EXPECT_TRUE(std::equal(own, own + m * kN, among)) << m << " split " << split;
-    }
-  }
+  const auto expect_same =
+      [&](Launcher<DeviceMatMulArgs> launch, int32_t most, std::span<const int32_t> counts) {
+        const HostFp8Rows x = random_fp8_rows(most, kK, 20);
+        const std::vector<float> all = run_sums(weight, x, most, 1, 2, launch);
+        for (const int32_t m : counts) {
+          HostFp8Rows first = x;
+          first.codes.resize(static_cast<size_t>(m * kK));
+          first.scales.resize(static_cast<size_t>(m * kK / 128));
+          const std::vector<float> y = run_sums(weight, first, m, 1, 2, launch);
+          for (int64_t split = 0; split < 2; ++split) {
+            const auto own = y.begin() + split * m * kN;
+            const auto among = all.begin() + split * most * kN;
+            EXPECT_TRUE(std::equal(own, own + m * kN, among)) << m << " split " << split;
+          }
+        }
+      };
+  const int32_t few[] = {1, 20, 50, 64, 100};
+  expect_same(&launch_fp8_batch_matmul_sm90, 128, few);
+  const int32_t many[] = {1, 100, 128, 129, 257};
+  expect_same(&launch_fp8_prefill_matmul_sm90, 270, many);
 }
 
 TEST_F(Fp8BulkMatMul, KeepsANanToItsRowAndItsToken) {
   quant::QuantizedWeight stored = random_fp8(128, 256, 13);
   stored.codes[5 * 256 + 70] = std::byte{0x7F};
   const DeviceWeight weight = make_weight(stored);
-  for (const int32_t m : {18, 40, 70}) {
+  const std::pair<int32_t, Launcher<DeviceMatMulArgs>> cases[] = {
+      {18, &launch_fp8_batch_matmul_sm90},
+      {40, &launch_fp8_batch_matmul_sm90},
+      {70, &launch_fp8_batch_matmul_sm90},
+      {131, &launch_fp8_prefill_matmul_sm90}};
+  for (const auto& [m, launch] : cases) {
     HostFp8Rows x = random_fp8_rows(m, 256, 14);
     x.codes[256 + 9] = 0xFF;
-    const std::vector<float> y = run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90);
+    const std::vector<float> y = run_sums(weight, x, m, 1, 1, launch);
     for (size_t t = 0; t < static_cast<size_t>(m); ++t) {
       for (size_t row = 0; row < 128; ++row) {
         EXPECT_EQ(std::isnan(y[t * 128 + row]), t == 1 || row == 5) << m << " " << t << " " << row;
@@ -264,12 +279,14 @@ TEST_F(Fp8BulkMatMul, KeepsANanToItsRowAndItsToken) {
 // The same result every time, with the rings refilled many times over.
 TEST_F(Fp8BulkMatMul, RepeatsBitForBit) {
   const DeviceWeight weight = make_weight(random_fp8(4096, 2048, 15));
-  for (const int32_t m : {30, 64, 520}) {
+  const std::pair<int32_t, Launcher<DeviceMatMulArgs>> cases[] = {
+      {30, &launch_fp8_batch_matmul_sm90},
+      {64, &launch_fp8_batch_matmul_sm90},
+      {520, &launch_fp8_prefill_matmul_sm90}};
+  for (const auto& [m, launch] : cases) {
     const HostFp8Rows x = random_fp8_rows(m, 2048, 16);
-    const std::vector<float> first = run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90);
-    for (int i = 0; i < 8; ++i) {
-      EXPECT_EQ(run_sums(weight, x, m, 1, 1, &launch_fp8_bulk_matmul_sm90), first) << m;
-    }
+    const std::vector<float> first = run_sums(weight, x, m, 1, 1, launch);
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(run_sums(weight, x, m, 1, 1, launch), first) << m;
   }
 }
 

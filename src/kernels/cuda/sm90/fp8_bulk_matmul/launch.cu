@@ -28,29 +28,37 @@ Result<void> launch(Fp8BulkParams params, const DeviceMatMulArgs& args, device::
                        params);
 }
 
-}  // namespace
-
-Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
+Fp8BulkParams params_of(const DeviceMatMulArgs& args) {
   const PackedWeight& weight = *args.weight;
   DCHECK(weight.layout == PackedLayout::kFp8Panel64);
   DCHECK(args.m >= 1 && args.y != nullptr) << args.m;
   DCHECK(weight.k % (kFp8TileK * args.splits) == 0) << weight.k;
   DCHECK(weight.n % (kFp8PanelRows * args.groups) == 0) << weight.n;
   const auto panels = static_cast<int>(weight.n / kFp8PanelRows);
-  const Fp8BulkParams params{.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks),
-                             .m = args.m,
-                             .weights = reinterpret_cast<const uint8_t*>(weight.codes),
-                             .weight_scales = reinterpret_cast<const float*>(weight.scales),
-                             .panels = panels,
-                             .panels_per_group = panels / args.groups,
-                             .tiles = static_cast<int>(weight.k / kFp8TileK),
-                             .splits = args.splits,
-                             .y = args.y,
-                             .ring_stages = 0};
+  return {.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks),
+          .m = args.m,
+          .weights = reinterpret_cast<const uint8_t*>(weight.codes),
+          .weight_scales = reinterpret_cast<const float*>(weight.scales),
+          .panels = panels,
+          .panels_per_group = panels / args.groups,
+          .tiles = static_cast<int>(weight.k / kFp8TileK),
+          .splits = args.splits,
+          .y = args.y,
+          .ring_stages = 0};
+}
+
+}  // namespace
+
+Result<void> launch_fp8_batch_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
+  DCHECK(args.m <= 128) << args.m;
+  const Fp8BulkParams params = params_of(args);
   if (args.m <= 32) return launch<32, false, 2>(params, args, stream);
   if (args.m <= 64) return launch<64, false, 2>(params, args, stream);
-  if (args.m <= 128) return launch<128, false, 1>(params, args, stream);
-  return launch<128, true, 1>(params, args, stream);
+  return launch<128, false, 1>(params, args, stream);
+}
+
+Result<void> launch_fp8_prefill_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
+  return launch<128, true, 1>(params_of(args), args, stream);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -7,7 +7,11 @@
 
 namespace nibble::kernels::cuda {
 
-// Limits: n / groups a multiple of 64, k / splits of 128. Results are f32 sums.
-Result<void> launch_fp8_bulk_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream);
+// Limits of both: n / groups a multiple of 64, k / splits of 128. Results are f32 sums.
+
+// Up to 128 tokens.
+Result<void> launch_fp8_batch_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream);
+// Any number of tokens, made for more than 128.
+Result<void> launch_fp8_prefill_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda
