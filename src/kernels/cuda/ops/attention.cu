@@ -19,7 +19,9 @@ __device__ __forceinline__ float4 scaled(const float4& v, float factor, const fl
 
 // Two blocks per token: one norms the latent of the queries, one makes the key. Warp w has groups
 // w, w + 8. Bytes: 4 splits (q_rank + d) per token and what is written.
+template <bool kVectors>
 __global__ void __launch_bounds__(kLatentWarps * 32) latents(const DeviceLatentsArgs args) {
+  launch_dependents();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t t = blockIdx.x;
   const bool is_key = blockIdx.y == 1;
@@ -27,24 +29,27 @@ __global__ void __launch_bounds__(kLatentWarps * 32) latents(const DeviceLatents
   const int width = is_key ? args.head_dim : args.q_rank;
   const float* const gamma = is_key ? args.kv_gamma : args.q_gamma;
   const int64_t first = t * row_width + (is_key ? args.q_rank : 0);
+  const int position = args.tokens.positions[t];
   float4 gammas[kLatentKept];
+  Rotation4 angles[kLatentKept];
 #pragma unroll
   for (int i = 0; i < kLatentKept; ++i) {
     const int column = (warp + i * kLatentWarps) * kGroup + lane * 4;
-    gammas[i] = load4(gamma + column, width - column);
+    gammas[i] = load4<kVectors>(gamma + column, width - column);
+    if (is_key) angles[i] = rotation4(column, width, args.rotation, position, false);
   }
-  launch_dependents();
   wait_for_predecessors();
   const int64_t key_row = is_key ? __ldcg(args.key_rows + t) : 0;
-  if (key_row < 0) return;
   float4 x[kLatentKept];
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kLatentKept; ++i) {
     const int column = (warp + i * kLatentWarps) * kGroup + lane * 4;
-    x[i] = sum4(args.qr_kv, args.tokens.m * row_width, first + column, width - column);
-    squares += sum_of_squares(x[i]);
+    x[i] = sum4<kVectors>(args.qr_kv, args.tokens.m * row_width, first + column, width - column);
   }
+  if (key_row < 0) return;
+#pragma unroll
+  for (int i = 0; i < kLatentKept; ++i) squares += sum_of_squares(x[i]);
   const float factor = rsqrtf(block_sum(squares) / static_cast<float>(width) + args.eps);
 #pragma unroll
   for (int i = 0; i < kLatentKept; ++i) {
@@ -52,16 +57,11 @@ __global__ void __launch_bounds__(kLatentWarps * 32) latents(const DeviceLatents
     if (group * kGroup >= width) break;
     float4 v = scaled(x[i], factor, gammas[i]);
     if (!is_key) {
-      write_group(args.q, args.tokens.m, width, t, group, v);
+      write_group<kVectors>(args.q, args.tokens.m, width, t, group, v);
       continue;
     }
-    rotate4(v,
-            group * kGroup + lane * 4,
-            width,
-            args.rotation,
-            __ldcg(args.tokens.positions + t),
-            false);
-    store_key_group(
+    rotate(v, angles[i]);
+    store_key_group<kVectors>(
         v, group, width, args.key_dtype, args.rotation.num_rotary, args.window_pool, key_row);
   }
 }
@@ -73,78 +73,111 @@ constexpr int kHeadKept = 4;  // groups of a head: up to 512 values
 
 // One warp per head of a token, then one per head of the indexer, then one for the head weights.
 // Bytes: (4 splits + 2) per value.
+template <bool kVectors>
 __global__ void __launch_bounds__(kHeadWarps * 32)
     queries(const DeviceQueriesArgs args, int items_per_token) {
   launch_dependents();
-  wait_for_predecessors();
   const int lane = threadIdx.x % 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32;
-  const int64_t t = item / items_per_token, m = args.tokens.m;
-  int head = static_cast<int>(item % items_per_token);
-  if (t >= m) return;
-  if (head == args.heads + args.index_heads) {
-    for (int h = lane; h < args.index_heads; h += 32) {
-      const float weight =
-          sum1(args.projections, m * args.row_width, t * args.row_width + args.weights_column + h);
-      args.head_weights[t * args.index_heads + h] = weight * args.weights_scale;
-    }
-    return;
-  }
+  const auto item = static_cast<int>(blockIdx.x * kHeadWarps + threadIdx.x / 32);
+  const int64_t m = args.tokens.m;
+  const int t = item / items_per_token;
+  int head = item % items_per_token;
   const bool is_index = head >= args.heads;
   if (is_index) head -= args.heads;
   const int heads = is_index ? args.index_heads : args.heads;
   const int width = is_index ? args.index_width : args.head_dim;
+  // The heads' rotary end is in the last group.
+  const int last_group = (width - 1) / kGroup;
+  Rotation4 angles{};
+  if (t < m && head < heads) {
+    angles = rotation4(
+        last_group * kGroup + lane * 4, width, args.rotation, args.tokens.positions[t], false);
+  }
+  wait_for_predecessors();
+  if (t >= m) return;
+  if (head == heads) {
+    for (int h = lane; h < args.index_heads; h += 32) {
+      const float weight = sum1(args.projections,
+                                m * args.row_width,
+                                t * int64_t{args.row_width} + args.weights_column + h);
+      args.head_weights[t * args.index_heads + h] = weight * args.weights_scale;
+    }
+    return;
+  }
   const DeviceSums sums = is_index ? args.index_sums : args.q_sums;
-  const int64_t first = (t * heads + head) * width;
+  const int64_t first = (static_cast<int64_t>(t) * heads + head) * width;
   float4 x[kHeadKept];
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kHeadKept; ++i) {
     const int column = i * kGroup + lane * 4;
-    x[i] = sum4(sums, m * heads * width, first + column, width - column);
-    squares += sum_of_squares(x[i]);
+    x[i] = sum4<kVectors>(sums, m * heads * width, first + column, width - column);
   }
+#pragma unroll
+  for (int i = 0; i < kHeadKept; ++i) squares += sum_of_squares(x[i]);
   const float factor =
       is_index ? 1.0f : rsqrtf(warp_sum(squares) / static_cast<float>(width) + args.eps);
-  const int position = __ldcg(args.tokens.positions + t);
   auto* const out = static_cast<uint16_t*>(is_index ? args.index_q : args.q) + first;
 #pragma unroll
   for (int i = 0; i < kHeadKept; ++i) {
     const int column = i * kGroup + lane * 4;
-    if (i * kGroup >= width) break;
+    if (i > last_group) break;
     float4 v = scaled(x[i], factor, {1, 1, 1, 1});
-    rotate4(v, column, width, args.rotation, position, false);
-    store4(out + column, v, width - column);
+    if (i == last_group) {
+      rotate(v, angles);
+    } else if ((i + 1) * kGroup > width - args.rotation.num_rotary) {
+      rotate(v, rotation4(column, width, args.rotation, args.tokens.positions[t], false));
+    }
+    store4<kVectors>(out + column, v, width - column);
   }
 }
 
 // --- attended ---
 
-// One warp per 128 columns of a token. Bytes: 2 per value and the forms.
+// One warp per kItems groups of 128 columns of a token. Bytes: 2 per value and the forms.
+template <bool kVectors, int kItems>
 __global__ void __launch_bounds__(kHeadWarps * 32) attended(const DeviceAttendedArgs args) {
   launch_dependents();
-  wait_for_predecessors();
   const int64_t k = static_cast<int64_t>(args.heads) * args.head_dim;
   const int64_t t = blockIdx.y;
-  const int64_t group = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32;
-  if (group * kGroup >= k) return;
-  const int64_t column = group * kGroup + threadIdx.x % 32 * 4;
-  float4 v = load4(static_cast<const uint16_t*>(args.x) + t * k + column, k - column);
-  rotate4(v,
-          static_cast<int>(column % args.head_dim),
-          args.head_dim,
-          args.rotation,
-          __ldcg(args.tokens.positions + t),
-          true);
-  write_group(args.y, args.tokens.m, k, t, group, v);
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32) * kItems;
+  const int position = args.tokens.positions[t];
+  const auto in_head = [&](int i) {
+    const auto column = static_cast<int>((first + i) * kGroup + threadIdx.x % 32 * 4);
+    return column % args.head_dim;
+  };
+  const auto angles_of = [&](int i) {
+    return rotation4(in_head(i), args.head_dim, args.rotation, position, true);
+  };
+  Rotation4 early{};
+  if (kItems == 1) early = angles_of(0);
+  wait_for_predecessors();
+  float4 x[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int64_t column = (first + i) * kGroup + threadIdx.x % 32 * 4;
+    x[i] = load4<kVectors>(static_cast<const uint16_t*>(args.x) + t * k + column, k - column);
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if ((first + i) * kGroup >= k) return;
+    rotate(x[i], kItems == 1 ? early : angles_of(i));
+    write_group<kVectors>(args.y, args.tokens.m, k, t, first + i, x[i]);
+  }
 }
+
+constexpr int kFewTokens = 32;
 
 }  // namespace
 
 Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& stream) {
   constexpr int kMax = kLatentWarps * kLatentKept * kGroup;
   DCHECK(args.q_rank <= kMax && args.head_dim <= kMax) << args.q_rank;
-  return launch_kernel(&latents,
+  const bool is_vector = args.q_rank % 4 == 0 && has_vectors(args.qr_kv.data, args.head_dim) &&
+                         has_vectors(args.q_gamma, 4) && has_vectors(args.kv_gamma, 4) &&
+                         has_vectors(args.q, args.q_rank) &&
+                         has_vectors(reinterpret_cast<const float*>(args.window_pool), 4);
+  return launch_kernel(is_vector ? &latents<true> : &latents<false>,
                        {.grid = static_cast<uint32_t>(args.tokens.m),
                         .block = kLatentWarps * 32,
                         .is_dependent = args.is_dependent,
@@ -158,8 +191,12 @@ Result<void> launch_queries(const DeviceQueriesArgs& args, device::Stream& strea
   DeviceQueriesArgs own = args;
   if (own.index_sums.data == nullptr) own.index_heads = 0;
   const int items = own.heads + own.index_heads + (own.index_heads > 0 ? 1 : 0);
+  const bool is_vector = has_vectors(own.q_sums.data, own.head_dim) &&
+                         has_vectors(own.index_sums.data, own.index_width) &&
+                         has_vectors(static_cast<const uint16_t*>(own.q), own.head_dim) &&
+                         has_vectors(static_cast<const uint16_t*>(own.index_q), own.index_width);
   return launch_kernel(
-      &queries,
+      is_vector ? &queries<true> : &queries<false>,
       {.grid = static_cast<uint32_t>(ceil_div(int64_t{own.tokens.m} * items, kHeadWarps)),
        .block = kHeadWarps * 32,
        .is_dependent = args.is_dependent},
@@ -169,9 +206,17 @@ Result<void> launch_queries(const DeviceQueriesArgs& args, device::Stream& strea
 }
 
 Result<void> launch_attended(const DeviceAttendedArgs& args, device::Stream& stream) {
-  const int64_t groups = ceil_div(int64_t{args.heads} * args.head_dim, kGroup);
-  return launch_kernel(&attended,
-                       {.grid = static_cast<uint32_t>(ceil_div(groups, kHeadWarps)),
+  constexpr int kManyItems = 4;
+  const int64_t k = int64_t{args.heads} * args.head_dim;
+  const bool is_few = args.tokens.m <= kFewTokens;
+  const bool is_vector =
+      has_vectors(static_cast<const uint16_t*>(args.x), k) && has_vectors(args.y, k);
+  const int64_t items = kHeadWarps * (is_few ? 1 : kManyItems);
+  auto* const kernel =
+      is_few ? (is_vector ? &attended<true, 1> : &attended<false, 1>)
+             : (is_vector ? &attended<true, kManyItems> : &attended<false, kManyItems>);
+  return launch_kernel(kernel,
+                       {.grid = static_cast<uint32_t>(ceil_div(ceil_div(k, kGroup), items)),
                         .block = kHeadWarps * 32,
                         .is_dependent = args.is_dependent,
                         .grid_y = static_cast<uint32_t>(args.tokens.m)},

@@ -72,44 +72,70 @@ struct Sequence {
   int position_begin;
 };
 
-// Four channels of gates and values of the token at `position`, `channel` counting from the part's
-// columns.
+// Four channels of gates and values of one token.
 struct Slot {
   float4 gate;
   float4 value;
 };
-__device__ __forceinline__ Slot read_slot(const DeviceCompressArgs& args,
-                                          const DeviceCompressor& part,
-                                          const Sequence& sequence,
-                                          int position,
-                                          int channel,
-                                          int64_t left) {
-  // Ring rows are complete; rows of this step are sums without the position bias.
-  const bool is_old = position < sequence.position_begin;
-  const int64_t row =
-      is_old ? (sequence.ring_row + position % args.ring_capacity) * args.ring_width
-             : (int64_t{sequence.row_begin} + position - sequence.position_begin) * args.row_width;
-  const float* from = (is_old ? args.ring : args.projections.data) + row + channel;
-  Slot slot{load4(from + part.gate_column, left), load4(from + part.value_column, left)};
-  if (is_old) return slot;
-  for (int split = 1; split < args.projections.splits; ++split) {
-    from += static_cast<int64_t>(args.tokens.m) * args.row_width;
-    slot.gate = slot.gate + load4(from + part.gate_column, left);
-    slot.value = slot.value + load4(from + part.value_column, left);
+
+// Slots `slot`, slot + kShares, ... of an entry, of which `count` exist; their reads overlap.
+//   first_position: of slot 0; channel: of the entry
+template <bool kVectors, int kCount>
+__device__ __forceinline__ void read_slots(const DeviceCompressArgs& args,
+                                           const DeviceCompressor& part,
+                                           const Sequence& sequence,
+                                           int first_position,
+                                           int slot,
+                                           int count,
+                                           int channel,
+                                           int64_t left,
+                                           Slot (&slots)[kCount]) {
+  const bool overlaps = args.ratio == 4;
+  const int channels = overlaps ? 2 * part.width : part.width;
+  // Ring rows are complete; rows of this step are sums, gates without their position bias.
+  int64_t sums[kCount];  // index of a row of this step, or -1
+  int ring_row = (first_position + slot) % args.ring_capacity;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int own = slot + i * kShares, position = first_position + own;
+    const bool is_old = position < sequence.position_begin;
+    const int64_t own_left = i < count ? left : 0;
+    const int own_channel = channel + (overlaps && own >= args.ratio ? part.width : 0);
+    const int64_t old_row = (sequence.ring_row + ring_row) * args.ring_width;
+    const int64_t new_row =
+        (int64_t{sequence.row_begin} + position - sequence.position_begin) * args.row_width;
+    const int64_t row = is_old ? old_row : new_row;
+    ring_row += kShares;
+    ring_row -= ring_row >= args.ring_capacity ? args.ring_capacity : 0;
+    const float* const from = (is_old ? args.ring : args.projections.data) + row + own_channel;
+    const float* const bias =
+        part.ape + static_cast<int64_t>(position & (args.ratio - 1)) * channels + own_channel;
+    slots[i] = {load4<kVectors>(from + part.gate_column, own_left) +
+                    load4<kVectors>(bias, is_old ? 0 : own_left),
+                load4<kVectors>(from + part.value_column, own_left)};
+    sums[i] = is_old || i >= count ? -1 : row + own_channel;
   }
-  const int channels = args.ratio == 4 ? 2 * part.width : part.width;
-  const float* const bias = part.ape + static_cast<int64_t>(position % args.ratio) * channels;
-  slot.gate = slot.gate + load4(bias + channel, left);
-  return slot;
+  for (int split = 1; split < args.projections.splits; ++split) {
+    const float* const data =
+        args.projections.data + split * (static_cast<int64_t>(args.tokens.m) * args.row_width);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int64_t own_left = sums[i] < 0 ? 0 : left;
+      const float* const from = data + max(sums[i], int64_t{0});
+      slots[i].gate = slots[i].gate + load4<kVectors>(from + part.gate_column, own_left);
+      slots[i].value = slots[i].value + load4<kVectors>(from + part.value_column, own_left);
+    }
+  }
 }
 
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
-// norm, rotate and store.
+// norm, rotate and store. Waits for the kernels ahead.
+template <bool kVectors>
 __device__ void form_entry(const DeviceCompressArgs& args,
                            const DeviceCompressor& part,
                            const Sequence& sequence,
                            int entry) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = kVectors ? 4 : 2;
   __shared__ Pool pools[kShares - 1][kLanes];
   __shared__ float warps[kGroups];
   const int owner = threadIdx.x % kLanes, share = threadIdx.x / kLanes;
@@ -120,21 +146,24 @@ __device__ void form_entry(const DeviceCompressArgs& args,
   // Slots in order: with overlap the previous block's first halves, then this block's second.
   const int slots = overlaps ? 2 * args.ratio : args.ratio;
   const int first_position = overlaps ? begin - args.ratio : begin;
-  Pool pool = empty_pool();
   const int first_slot = share + (first_position < 0 ? args.ratio : 0);  // entry 0: no overlap
+  const int per_page = args.page_tokens / args.ratio;
+  const int page =
+      args.sequences.pages[static_cast<int64_t>(sequence.index) * args.sequences.max_pages +
+                           entry / per_page];
+  const float4 gamma = load4<kVectors>(part.gamma + channel, share == 0 ? left : 0);
+  Rotation4 angles{};
+  if (share == 0) angles = rotation4(channel, part.width, args.rotation, begin, false);
+  wait_for_predecessors();
+
+  Pool pool = empty_pool();
   for (int slot = first_slot; left > 0 && slot < slots; slot += kShares * kAtOnce) {
+    const int count = min((slots - slot + kShares - 1) / kShares, kAtOnce);
     Slot values[kAtOnce];
+    read_slots<kVectors>(args, part, sequence, first_position, slot, count, channel, left, values);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int own = slot + i * kShares;
-      const int half = overlaps && own >= args.ratio ? part.width : 0;
-      if (own < slots) {
-        values[i] = read_slot(args, part, sequence, first_position + own, half + channel, left);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (slot + i * kShares < slots) add(pool, values[i].gate, values[i].value);
+      if (i < count) add(pool, values[i].gate, values[i].value);
     }
   }
   if (share > 0) pools[share - 1][owner] = pool;
@@ -143,15 +172,10 @@ __device__ void form_entry(const DeviceCompressArgs& args,
 #pragma unroll
   for (int i = 0; i < kShares - 1; ++i) merge(pool, pools[i][owner]);
   float4 v = {0, 0, 0, 0};
-  if (left > 0) {
-    v = {pool.sum.x / pool.denominator.x,
-         pool.sum.y / pool.denominator.y,
-         pool.sum.z / pool.denominator.z,
-         pool.sum.w / pool.denominator.w};
-    if (left < 4) v.w = 0;
-    if (left < 3) v.z = 0;
-    if (left < 2) v.y = 0;
-  }
+  if (left > 0) v.x = pool.sum.x / pool.denominator.x;
+  if (left > 1) v.y = pool.sum.y / pool.denominator.y;
+  if (left > 2) v.z = pool.sum.z / pool.denominator.z;
+  if (left > 3) v.w = pool.sum.w / pool.denominator.w;
   const int group = owner / 32;
   const float squares = warp_sum(sum_of_squares(v));
   if (owner % 32 == 0) warps[group] = squares;
@@ -161,89 +185,109 @@ __device__ void form_entry(const DeviceCompressArgs& args,
   for (int g = 0; g < kGroups; ++g) sum += warps[g];
   if (group * kGroup >= part.width) return;
   const float factor = rsqrtf(sum / static_cast<float>(part.width) + args.eps);
-  const float4 gamma = load4(part.gamma + channel, left);
   v = {v.x * factor * gamma.x,
        v.y * factor * gamma.y,
        v.z * factor * gamma.z,
        v.w * factor * gamma.w};
-  rotate4(v, channel, part.width, args.rotation, begin, false);
-  const int per_page = args.page_tokens / args.ratio;
-  const int page =
-      __ldcg(args.sequences.pages +
-             static_cast<int64_t>(sequence.index) * args.sequences.max_pages + entry / per_page);
-  store_key_group(v,
-                  group,
-                  part.width,
-                  part.entry_dtype,
-                  part.is_index ? 0 : args.rotation.num_rotary,
-                  part.entries,
-                  static_cast<int64_t>(page) * per_page + entry % per_page);
+  rotate(v, angles);
+  store_key_group<kVectors>(v,
+                            group,
+                            part.width,
+                            part.entry_dtype,
+                            part.is_index ? 0 : args.rotation.num_rotary,
+                            part.entries,
+                            static_cast<int64_t>(page) * per_page + entry % per_page);
 }
 
-// The position bias of a column of the ring: of the part whose gates it belongs to.
-__device__ __forceinline__ float bias_of(const DeviceCompressArgs& args, int column, int phase) {
-  float bias = 0;
+// The position bias of a column of the ring: of the part whose gates it belongs to, or null.
+__device__ __forceinline__ const float* bias_of(const DeviceCompressArgs& args,
+                                                int column,
+                                                int phase) {
+  const float* bias = nullptr;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (i >= args.num_parts) break;
     const DeviceCompressor& part = args.parts[i];
     const int channels = args.ratio == 4 ? 2 * part.width : part.width;
     const int gate = column - part.gate_column;
-    if (gate >= 0 && gate < channels)
-      bias = part.ape[static_cast<int64_t>(phase) * channels + gate];
+    if (i < args.num_parts && gate >= 0 && gate < channels) {
+      bias = part.ape + static_cast<int64_t>(phase) * channels + gate;
+    }
   }
   return bias;
 }
 
+// Waits for the kernels ahead.
+template <bool kVectors>
 __device__ void store_ring_row(const DeviceCompressArgs& args,
                                const Sequence& sequence,
                                int64_t t,
                                int position) {
-  const int end = sequence.position_begin + __ldcg(args.sequences.num_tokens + sequence.index);
+  constexpr int kStep = kVectors ? 4 : 1;
+  const int end = sequence.position_begin + args.sequences.num_tokens[sequence.index];
+  const int phase = position & (args.ratio - 1);
+  wait_for_predecessors();
   if (position < end - args.ring_capacity) return;
   float* const row =
       args.ring + (sequence.ring_row + position % args.ring_capacity) * args.ring_width;
   const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.row_width;
-  for (int column = threadIdx.x; column < args.ring_width; column += kThreads) {
-    row[column] = sum1(args.projections, split_stride, t * args.row_width + column) +
-                  bias_of(args, column, position % args.ratio);
+#pragma unroll 2
+  for (int column = threadIdx.x * kStep; column < args.ring_width; column += kThreads * kStep) {
+    const float* const bias = bias_of(args, column, phase);
+    const float4 v = load4<kVectors>(bias, bias == nullptr ? 0 : kStep);
+    store4<kVectors>(
+        row + column,
+        sum4<kVectors>(args.projections, split_stride, t * args.row_width + column, kStep) + v,
+        kStep);
   }
 }
 
 // Blocks of a token (blockIdx.x): one per part for the entry it may close, one for its ring row.
+// What the plan says is read before the kernels ahead have ended.
 // Bytes: per entry 8 width times its slots, per ring row 4 ring_width (splits + 1).
+template <bool kVectors>
 __global__ void __launch_bounds__(kThreads, 1)
     compress(const DeviceCompressArgs args, int num_entry_blocks) {
   launch_dependents();
-  wait_for_predecessors();
   const int64_t t = blockIdx.x;
   const int part = blockIdx.y;
-  const int s = __ldcg(args.tokens.sequences + t);
-  if (s < 0) return;
-  const int position = __ldcg(args.tokens.positions + t);
-  if (part < num_entry_blocks && (position + 1) % args.ratio != 0) return;
-  const Sequence sequence{
-      s,
-      static_cast<int64_t>(__ldcg(args.sequences.slots + s)) * args.ring_capacity,
-      __ldcg(args.sequences.row_begin + s),
-      __ldcg(args.sequences.position_begin + s)};
-  if (part == num_entry_blocks) {
-    store_ring_row(args, sequence, t, position);
-  } else if (part == 0) {
-    form_entry(args, args.parts[0], sequence, position / args.ratio);
-  } else {
-    form_entry(args, args.parts[1], sequence, position / args.ratio);
+  const int s = args.tokens.sequences[t];
+  const int position = args.tokens.positions[t];
+  if (s < 0 || (part < num_entry_blocks && ((position + 1) & (args.ratio - 1)) != 0)) {
+    wait_for_predecessors();
+    return;
   }
+  const Sequence sequence{s,
+                          static_cast<int64_t>(args.sequences.slots[s]) * args.ring_capacity,
+                          args.sequences.row_begin[s],
+                          args.sequences.position_begin[s]};
+  if (part == num_entry_blocks) {
+    store_ring_row<kVectors>(args, sequence, t, position);
+  } else if (part == 0) {
+    form_entry<kVectors>(args, args.parts[0], sequence, position / args.ratio);
+  } else {
+    form_entry<kVectors>(args, args.parts[1], sequence, position / args.ratio);
+  }
+}
+
+// Whether every row and column of a part begins at a multiple of four.
+bool is_vector_part(const DeviceCompressor& part) {
+  return part.value_column % 4 == 0 && part.gate_column % 4 == 0 &&
+         has_vectors(part.ape, part.width) && has_vectors(part.gamma, part.width) &&
+         has_vectors(reinterpret_cast<const float*>(part.entries), 4);
 }
 
 }  // namespace
 
 Result<void> launch_compress(const DeviceCompressArgs& args, device::Stream& stream) {
+  bool is_vector =
+      has_vectors(args.projections.data, args.row_width) && has_vectors(args.ring, args.ring_width);
   for (int i = 0; i < args.num_parts; ++i) {
     DCHECK(args.parts[i].width <= kMaxWidth) << args.parts[i].width;
+    is_vector = is_vector && is_vector_part(args.parts[i]);
   }
+  DCHECK(args.ratio == 4 || args.ratio == 128) << args.ratio;
   const int entry_blocks = args.forms_entries ? args.num_parts : 0;
-  return launch_kernel(&compress,
+  return launch_kernel(is_vector ? &compress<true> : &compress<false>,
                        {.grid = static_cast<uint32_t>(args.tokens.m),
                         .block = kThreads,
                         .is_dependent = args.is_dependent,

@@ -18,25 +18,14 @@ constexpr int kSelectWarps = 4;
 constexpr int kMaxChoices = 32;
 
 __device__ __forceinline__ float score_of(float logit) {
-  return sqrtf(fmaxf(logit, 0.0f) + log1pf(expf(-fabsf(logit))));
+  return sqrtf(fmaxf(logit, 0.0f) + log1pf(__expf(-fabsf(logit))));
 }
 
-// Orders candidates: the higher value first, then the lower id. NaN counts as minus infinity, and
-// every candidate is above 0.
-__device__ __forceinline__ unsigned long long candidate(float value, int id) {
+// Grows with the value; NaN counts as minus infinity, and every candidate is above 0.
+__device__ __forceinline__ uint32_t candidate(float value) {
   if (isnan(value)) value = -INFINITY;
   const uint32_t bits = __float_as_uint(value + 0.0f);
-  const uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return static_cast<unsigned long long>(ordered) << 32 | static_cast<uint32_t>(~id);
-}
-
-__device__ __forceinline__ unsigned long long warp_best(unsigned long long value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const unsigned long long other = __shfl_xor_sync(~0U, value, step);
-    value = value > other ? value : other;
-  }
-  return value;
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
 // One warp per token; lane l has experts l, l + 32, ..., up to kValues of them. Lane j makes the
@@ -44,6 +33,7 @@ __device__ __forceinline__ unsigned long long warp_best(unsigned long long value
 template <int kValues>
 __global__ void __launch_bounds__(kSelectWarps * 32)
     select_experts(const DeviceSelectExpertsArgs args) {
+  launch_dependents();
   constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
   __shared__ float scores[kSelectWarps][kValues * 32];
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kSelectWarps + threadIdx.x / 32;
@@ -56,12 +46,12 @@ __global__ void __launch_bounds__(kSelectWarps * 32)
     const int id = lane + 32 * i;
     bias[i] = is_scored && args.bias != nullptr && id < args.num_experts ? args.bias[id] : 0.0f;
   }
-  launch_dependents();
+  const bool is_padding = t >= args.tokens.m || args.tokens.sequences[t] < 0;
   wait_for_predecessors();
   if (t >= args.tokens.m) return;
   int* const ids = args.ids + t * args.choices;
   float* const weights = args.weights + t * args.choices;
-  if (__ldcg(args.tokens.sequences + t) < 0) {
+  if (is_padding) {
     if (lane < args.choices) {
       ids[lane] = -1;
       weights[lane] = 0;
@@ -69,35 +59,56 @@ __global__ void __launch_bounds__(kSelectWarps * 32)
     return;
   }
   const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.num_experts;
-  unsigned long long candidates[kValues];
+  float logits[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const int id = lane + 32 * i;
+    if (id < args.num_experts) logits[i] = __ldcg(args.logits.data + t * args.num_experts + id);
+  }
+  for (int split = 1; split < args.logits.splits; ++split) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const int id = lane + 32 * i;
+      if (id < args.num_experts) {
+        logits[i] += __ldcg(args.logits.data + split * split_stride + t * args.num_experts + id);
+      }
+    }
+  }
+  uint32_t candidates[kValues];
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
     const int id = lane + 32 * i;
     candidates[i] = 0;
     if (id >= args.num_experts) continue;
-    const float score = score_of(sum1(args.logits, split_stride, t * args.num_experts + id));
+    const float score = score_of(logits[i]);
     own_scores[id] = score;
-    candidates[i] = candidate(score + bias[i], id);
+    candidates[i] = candidate(score + bias[i]);
   }
   __syncwarp();
   int own = 0;
   if (!is_scored) {
     const int* const given =
-        args.reuse_ids
-            ? ids
-            : args.token_to_experts + static_cast<int64_t>(args.tokens.ids[t]) * args.choices;
+        args.reuse_ids ? ids
+                       : args.token_to_experts +
+                             static_cast<int64_t>(__ldcg(args.tokens.ids + t)) * args.choices;
     if (lane < args.choices) own = given[lane];
   } else {
     for (int j = 0; j < args.choices; ++j) {
-      unsigned long long best = 0;
+      uint32_t best = 0;
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) best = candidates[i] > best ? candidates[i] : best;
-      best = warp_best(best);
+      for (int i = 0; i < kValues; ++i) best = max(best, candidates[i]);
+      best = __reduce_max_sync(~0U, best);
+      uint32_t id = ~0U;  // the lowest with that value
+#pragma unroll
+      for (int i = kValues - 1; i >= 0; --i) {
+        if (candidates[i] == best) id = lane + 32 * i;
+      }
+      id = __reduce_min_sync(~0U, id);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
-        if (candidates[i] == best) candidates[i] = 0;
+        if (lane + 32 * i == id) candidates[i] = 0;
       }
-      if (lane == j) own = static_cast<int>(~static_cast<uint32_t>(best));
+      if (lane == j) own = static_cast<int>(id);
     }
   }
   const float score = lane < args.choices ? own_scores[own] : 0.0f;
@@ -133,100 +144,141 @@ __device__ Prefix block_prefix(int value) {
   return {before, total};
 }
 
-// One block; thread e serves expert e. Membership is a bit mask per expert, so that the order in
-// which threads meet does not matter; pairs come in batches of as many as the masks hold, first to
-// count members, then to place them.
-constexpr int kMaskBytes = 96 << 10;
-__global__ void __launch_bounds__(1024) make_slots(const DeviceMakeSlotsArgs args, int words) {
-  extern __shared__ uint32_t members[];  // [words][num_experts]
-  const int expert = threadIdx.x, num_experts = args.num_experts;
-  const int batch = words * 32;
+// One block. Every warp counts the experts of its share of the pairs; thread e then knows where
+// expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
+// at a time. Shares and pairs keep their order, so that threads may meet in any.
+constexpr int kCountBytes = 40 << 10;
+__global__ void __launch_bounds__(1024)
+    make_slots(const DeviceMakeSlotsArgs args, int num_counters) {
   launch_dependents();
+  extern __shared__ int counts[];  // [num_counters][num_experts]: pairs, then places
+  const int expert = threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int num_experts = args.num_experts;
+  const int share = (args.num_pairs + num_counters * 32 - 1) / (num_counters * 32) * 32;
+  const int begin = warp * share, end = min(args.num_pairs, begin + share);
+  const bool counts_pairs = warp < num_counters;
+  for (int i = threadIdx.x; i < num_counters * num_experts; i += blockDim.x) counts[i] = 0;
+  __syncthreads();
   wait_for_predecessors();
-  const auto mark = [&](int first) {
-    for (int i = threadIdx.x; i < words * num_experts; i += blockDim.x) members[i] = 0;
-    __syncthreads();
-    const int end = min(args.num_pairs, first + batch);
-    for (int pair = first + static_cast<int>(threadIdx.x); pair < end; pair += blockDim.x) {
-      const int id = __ldcg(args.ids + pair);
-      if (id < 0 || id >= num_experts) continue;
-      atomicOr(members + (pair - first) / 32 * num_experts + id, 1U << ((pair - first) % 32));
-    }
-    __syncthreads();
+  const auto id_of = [&](int pair) {
+    const int id = pair < end ? __ldcg(args.ids + pair) : -1;
+    return id < num_experts ? id : -1;
   };
+  for (int pair = begin + lane; counts_pairs && pair < end; pair += 32) {
+    const int id = id_of(pair);
+    if (id >= 0) atomicAdd(counts + warp * num_experts + id, 1);
+  }
+  __syncthreads();
   int num_members = 0;
-  for (int first = 0; first < args.num_pairs; first += batch) {
-    mark(first);
-    for (int word = 0; expert < num_experts && word < words; ++word) {
-      num_members += __popc(members[word * num_experts + expert]);
-    }
-    __syncthreads();
+  if (expert < num_experts) {
+    for (int w = 0; w < num_counters; ++w) num_members += counts[w * num_experts + expert];
   }
   const int num_slots = (num_members + args.rows - 1) / args.rows;
   const Prefix slots = block_prefix(num_slots);
   if (threadIdx.x == 0) *args.count = slots.total;
   for (int i = 0; i < num_slots; ++i) args.experts[slots.before + i] = expert;
-  int* out = args.pairs + static_cast<int64_t>(slots.before) * args.rows;
-  int* const end = out + static_cast<int64_t>(num_slots) * args.rows;
-  const bool has_one_batch = args.num_pairs <= batch;
-  for (int first = 0; first < args.num_pairs; first += batch) {
-    if (!has_one_batch) mark(first);
-    for (int word = 0; expert < num_experts && word < words; ++word) {
-      for (uint32_t bits = members[word * num_experts + expert]; bits != 0; bits &= bits - 1) {
-        *out++ = first + word * 32 + __ffs(static_cast<int>(bits)) - 1;
-      }
+  if (expert < num_experts) {
+    int place = slots.before * args.rows;
+    for (int w = 0; w < num_counters; ++w) {
+      int& count = counts[w * num_experts + expert];
+      const int next = place + count;
+      count = place;
+      place = next;
     }
-    __syncthreads();
+    for (const int last = (slots.before + num_slots) * args.rows; place < last; ++place) {
+      args.pairs[place] = -1;
+    }
   }
-  while (out != end) *out++ = -1;
+  __syncthreads();
+  for (int first = begin; counts_pairs && first < end; first += 32) {
+    const int id = id_of(first + lane);
+    const uint32_t same = __match_any_sync(~0U, id);
+    const int before = __popc(same & ((1U << lane) - 1));
+    int place = 0;
+    if (id >= 0) place = counts[warp * num_experts + id] + before;
+    __syncwarp();
+    if (id >= 0) {
+      args.pairs[place] = first + lane;
+      if (before == 0) counts[warp * num_experts + id] = place + __popc(same);
+    }
+    __syncwarp();
+  }
 }
 
 // --- SwiGLU and forms ---
 
 constexpr int kRowWarps = 4;
 
-// One warp per 128 columns of a row. Bytes: 8 splits per value and the forms.
+// One warp per kItems groups of 128 columns of a row, `items` of them a row. Bytes: 8 splits per
+// value and the forms.
+template <bool kVectors, int kItems>
 __global__ void __launch_bounds__(kRowWarps * 32)
-    activate(const DeviceSwigluArgs args, float limit) {
+    activate(const DeviceSwigluArgs args, int items, float limit) {
   launch_dependents();
   wait_for_predecessors();
-  const int64_t groups = (args.n + kGroup - 1) / kGroup;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  const int64_t t = item / groups, group = item % groups;
+  const auto item = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
+  const int64_t t = item / items, first = item % items * kItems;
   if (t >= args.m) return;
-  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
   const int64_t split_stride = 2 * args.m * args.n;
-  const float4 gate = sum4(args.x, split_stride, 2 * t * args.n + column, left);
-  const float4 up = sum4(args.x, split_stride, (2 * t + 1) * args.n + column, left);
-  write_group(args.y,
-              args.m,
-              args.n,
-              t,
-              group,
-              {swiglu(gate.x, up.x, limit),
-               swiglu(gate.y, up.y, limit),
-               swiglu(gate.z, up.z, limit),
-               swiglu(gate.w, up.w, limit)});
+  float4 gate[kItems], up[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int64_t column = (first + i) * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
+    gate[i] = sum4<kVectors>(args.x, split_stride, 2 * t * args.n + column, left);
+    up[i] = sum4<kVectors>(args.x, split_stride, (2 * t + 1) * args.n + column, left);
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if ((first + i) * kGroup >= args.n) return;
+    write_group<kVectors>(args.y,
+                          args.m,
+                          args.n,
+                          t,
+                          first + i,
+                          {swiglu(gate[i].x, up[i].x, limit),
+                           swiglu(gate[i].y, up[i].y, limit),
+                           swiglu(gate[i].z, up[i].z, limit),
+                           swiglu(gate[i].w, up[i].w, limit)});
+  }
 }
 
-// One warp per 128 columns of a row. Bytes: 2, or 4 splits, per value and the forms.
-__global__ void __launch_bounds__(kRowWarps * 32) quantize(const DeviceQuantizeArgs args) {
+// The same division. Bytes: 2, or 4 splits, per value and the forms.
+template <bool kVectors, int kItems>
+__global__ void __launch_bounds__(kRowWarps * 32)
+    quantize(const DeviceQuantizeArgs args, int items) {
   launch_dependents();
   wait_for_predecessors();
-  const int64_t groups = (args.k + kGroup - 1) / kGroup;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  const int64_t t = item / groups, group = item % groups;
+  const auto item = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
+  const int64_t t = item / items, first = item % items * kItems;
   if (t >= args.m) return;
-  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.k - column;
-  const int64_t index = t * args.k + column;
-  const float4 v = args.x_bf16 != nullptr
-                       ? load4(static_cast<const uint16_t*>(args.x_bf16) + index, left)
-                       : sum4(args.x_sums, args.m * args.k, index, left);
-  write_group(args.y, args.m, args.k, t, group, v);
+  float4 x[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int64_t column = (first + i) * kGroup + threadIdx.x % 32 * 4, left = args.k - column;
+    const int64_t index = t * args.k + column;
+    x[i] = args.x_bf16 != nullptr
+               ? load4<kVectors>(static_cast<const uint16_t*>(args.x_bf16) + index, left)
+               : sum4<kVectors>(args.x_sums, args.m * args.k, index, left);
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if ((first + i) * kGroup >= args.k) return;
+    write_group<kVectors>(args.y, args.m, args.k, t, first + i, x[i]);
+  }
 }
 
-uint32_t row_blocks(int64_t m, int64_t k) {
-  return static_cast<uint32_t>(ceil_div(m * ceil_div(k, kGroup), kRowWarps));
+// Groups of a warp: one where there is little to do, so that everything runs at once.
+constexpr int kManyItems = 4;
+constexpr int64_t kFewGroups = 4096;
+
+bool is_few(int64_t m, int64_t k) { return m * ceil_div(k, kGroup) <= kFewGroups; }
+int64_t items_of_row(int64_t m, int64_t k) {
+  return ceil_div(ceil_div(k, kGroup), is_few(m, k) ? 1 : kManyItems);
+}
+LaunchShape row_shape(int64_t m, int64_t k, bool is_dependent) {
+  return {.grid = static_cast<uint32_t>(ceil_div(m * items_of_row(m, k), kRowWarps)),
+          .block = kRowWarps * 32,
+          .is_dependent = is_dependent};
 }
 
 }  // namespace
@@ -243,35 +295,45 @@ Result<void> launch_select_experts(const DeviceSelectExpertsArgs& args, device::
 
 Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
   DCHECK(args.num_experts <= 1024) << args.num_experts;
-  const int64_t most = kMaskBytes / (args.num_experts * 4);
-  const auto words =
-      static_cast<int32_t>(std::min(most, ceil_div(std::max(args.num_pairs, 1), 32)));
+  const int64_t most = std::min<int64_t>(kCountBytes / (args.num_experts * 4), 32);
+  const auto counters =
+      static_cast<int32_t>(std::clamp<int64_t>(ceil_div(args.num_pairs, 32), 1, most));
+  const int64_t threads = std::max<int64_t>(round_up(args.num_experts, 32), counters * 32);
   return launch_kernel(&make_slots,
-                       {.block = static_cast<uint32_t>(round_up(args.num_experts, 32)),
-                        .shared_bytes = words * args.num_experts * 4,
+                       {.block = static_cast<uint32_t>(threads),
+                        .shared_bytes = counters * args.num_experts * 4,
                         .is_dependent = args.is_dependent},
                        stream,
                        args,
-                       words);
+                       counters);
 }
 
 Result<void> launch_swiglu(const DeviceSwigluArgs& args, device::Stream& stream) {
-  return launch_kernel(&activate,
-                       {.grid = row_blocks(args.m, args.n),
-                        .block = kRowWarps * 32,
-                        .is_dependent = args.is_dependent},
+  const bool is_vector = has_vectors(args.x.data, args.n) && has_vectors(args.y, args.n);
+  auto* const kernel =
+      is_few(args.m, args.n)
+          ? (is_vector ? &activate<true, 1> : &activate<false, 1>)
+          : (is_vector ? &activate<true, kManyItems> : &activate<false, kManyItems>);
+  return launch_kernel(kernel,
+                       row_shape(args.m, args.n, args.is_dependent),
                        stream,
                        args,
+                       items_of_row(args.m, args.n),
                        args.limit > 0 ? args.limit : INFINITY);
 }
 
 Result<void> launch_quantize(const DeviceQuantizeArgs& args, device::Stream& stream) {
-  return launch_kernel(&quantize,
-                       {.grid = row_blocks(args.m, args.k),
-                        .block = kRowWarps * 32,
-                        .is_dependent = args.is_dependent},
+  const bool is_vector = has_vectors(static_cast<const uint16_t*>(args.x_bf16), args.k) &&
+                         has_vectors(args.x_sums.data, args.k) && has_vectors(args.y, args.k);
+  auto* const kernel =
+      is_few(args.m, args.k)
+          ? (is_vector ? &quantize<true, 1> : &quantize<false, 1>)
+          : (is_vector ? &quantize<true, kManyItems> : &quantize<false, kManyItems>);
+  return launch_kernel(kernel,
+                       row_shape(args.m, args.k, args.is_dependent),
                        stream,
-                       args);
+                       args,
+                       items_of_row(args.m, args.k));
 }
 
 }  // namespace nibble::kernels::cuda

@@ -99,22 +99,23 @@ __global__ void __launch_bounds__(kThreads) copy_rows(const DeviceCopyRowsArgs a
 }
 
 // One thread per four columns of a token, for all copies. Bytes: per token the row and 4 copies D.
+template <bool kVectors>
 __global__ void __launch_bounds__(kThreads) embed(const DeviceEmbedArgs args) {
   launch_dependents();
-  wait_for_predecessors();
   const int64_t t = blockIdx.y;
+  const bool is_real = args.tokens.sequences[t] >= 0;
+  wait_for_predecessors();
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
   const int64_t left = args.hidden - column;
-  if (left <= 0) return;
   float4 v{0, 0, 0, 0};
-  if (args.tokens.sequences[t] >= 0) {
-    const int64_t index = args.tokens.ids[t] * args.hidden + column;
+  if (is_real) {
+    const int64_t index = __ldcg(args.tokens.ids + t) * args.hidden + column;
     v = args.table_dtype == DType::kBf16
-            ? load4(static_cast<const uint16_t*>(args.table) + index, left)
-            : load4(static_cast<const float*>(args.table) + index, left);
+            ? load4<kVectors>(static_cast<const uint16_t*>(args.table) + index, left)
+            : load4<kVectors>(static_cast<const float*>(args.table) + index, left);
   }
   for (int64_t copy = 0; copy < args.copies; ++copy) {
-    store4(args.out + (t * args.copies + copy) * args.hidden + column, v, left);
+    store4<kVectors>(args.out + (t * args.copies + copy) * args.hidden + column, v, left);
   }
 }
 
@@ -147,7 +148,9 @@ Result<void> launch_copy_rows(const DeviceCopyRowsArgs& args, device::Stream& st
 }
 
 Result<void> launch_embed(const DeviceEmbedArgs& args, device::Stream& stream) {
-  return launch_kernel(&embed,
+  const bool is_vector =
+      has_vectors(args.out, args.hidden) && has_vectors(static_cast<const float*>(args.table), 4);
+  return launch_kernel(is_vector ? &embed<true> : &embed<false>,
                        {.grid = static_cast<uint32_t>(ceil_div(args.hidden, int64_t{kThreads} * 4)),
                         .block = kThreads,
                         .is_dependent = args.is_dependent,

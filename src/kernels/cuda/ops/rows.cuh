@@ -1,6 +1,5 @@
 // Rows of values as the small ops read and write them. A warp takes 128 neighbouring columns, each
-// lane four. Widths and alignment are free: where four values do not lie together, they move one by
-// one. Device code only.
+// lane four. Device code only.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,34 +13,34 @@ namespace nibble::kernels::cuda {
 
 constexpr int kGroup = 128;  // columns of a warp
 
-// Exchanged with other launches, so loads bypass the first cache.
-__device__ __forceinline__ bool is_aligned(const void* pointer, uintptr_t bytes) {
-  return (reinterpret_cast<uintptr_t>(pointer) & (bytes - 1)) == 0;
+// How rows lie: kVectors where every width is a multiple of four and every row aligned, so that
+// four values are one access; else they move one by one. Loads bypass the first cache, which other
+// launches do not update.
+__device__ __forceinline__ float bf16_value(uint32_t bits) { return __uint_as_float(bits << 16); }
+__device__ __forceinline__ float value_of(float stored) { return stored; }
+__device__ __forceinline__ float value_of(uint16_t stored) { return bf16_value(stored); }
+__device__ __forceinline__ float4 load_vector(const float* from) {
+  return __ldcg(reinterpret_cast<const float4*>(from));
+}
+__device__ __forceinline__ float4 load_vector(const uint16_t* from) {
+  const uint2 q = __ldcg(reinterpret_cast<const uint2*>(from));
+  return {bf16_value(q.x),
+          __uint_as_float(q.x & 0xFFFF0000U),
+          bf16_value(q.y),
+          __uint_as_float(q.y & 0xFFFF0000U)};
 }
 // Up to four values; what is beyond `count` is 0.
-__device__ __forceinline__ float4 load4(const float* from, int64_t count) {
-  if (count >= 4 && is_aligned(from, 16)) return __ldcg(reinterpret_cast<const float4*>(from));
+template <bool kVectors, class T>
+__device__ __forceinline__ float4 load4(const T* from, int64_t count) {
   float4 v{0, 0, 0, 0};
-  if (count > 0) v.x = __ldcg(from);
-  if (count > 1) v.y = __ldcg(from + 1);
-  if (count > 2) v.z = __ldcg(from + 2);
-  if (count > 3) v.w = __ldcg(from + 3);
-  return v;
-}
-__device__ __forceinline__ float bf16_value(uint32_t bits) { return __uint_as_float(bits << 16); }
-__device__ __forceinline__ float4 load4(const uint16_t* from, int64_t count) {
-  if (count >= 4 && is_aligned(from, 8)) {
-    const uint2 q = __ldcg(reinterpret_cast<const uint2*>(from));
-    return {bf16_value(q.x),
-            __uint_as_float(q.x & 0xFFFF0000U),
-            bf16_value(q.y),
-            __uint_as_float(q.y & 0xFFFF0000U)};
+  if constexpr (kVectors) {
+    if (count > 0) v = load_vector(from);
+  } else {
+    if (count > 0) v.x = value_of(__ldcg(from));
+    if (count > 1) v.y = value_of(__ldcg(from + 1));
+    if (count > 2) v.z = value_of(__ldcg(from + 2));
+    if (count > 3) v.w = value_of(__ldcg(from + 3));
   }
-  float4 v{0, 0, 0, 0};
-  if (count > 0) v.x = bf16_value(__ldcg(from));
-  if (count > 1) v.y = bf16_value(__ldcg(from + 1));
-  if (count > 2) v.z = bf16_value(__ldcg(from + 2));
-  if (count > 3) v.w = bf16_value(__ldcg(from + 3));
   return v;
 }
 __device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
@@ -53,14 +52,13 @@ __device__ __forceinline__ float sum_of_squares(const float4& v) {
 
 // Four values of a product, its partial sums added in order.
 //   sums: [splits, m, width]; `index` counts elements of one split
-__device__ __forceinline__ float4 sum4(const DeviceSums& sums,
-                                       int64_t split_stride,
-                                       int64_t index,
-                                       int64_t count) {
-  float4 total = load4(sums.data + index, count);
+template <bool kVectors>
+__device__ __forceinline__ float4
+sum4(const DeviceSums& sums, int64_t split_stride, int64_t index, int64_t count) {
+  float4 total = load4<kVectors>(sums.data + index, count);
 #pragma unroll 4
   for (int split = 1; split < sums.splits; ++split) {
-    total = total + load4(sums.data + split * split_stride + index, count);
+    total = total + load4<kVectors>(sums.data + split * split_stride + index, count);
   }
   return total;
 }
@@ -73,29 +71,30 @@ __device__ __forceinline__ float sum1(const DeviceSums& sums, int64_t split_stri
   return total;
 }
 
-__device__ __forceinline__ void store4(float* to, const float4& v, int64_t count) {
-  if (count >= 4 && is_aligned(to, 16)) {
-    *reinterpret_cast<float4*>(to) = v;
-    return;
-  }
-  if (count > 0) to[0] = v.x;
-  if (count > 1) to[1] = v.y;
-  if (count > 2) to[2] = v.z;
-  if (count > 3) to[3] = v.w;
-}
 __device__ __forceinline__ uint32_t bf16_bits(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
-__device__ __forceinline__ void store4(uint16_t* to, const float4& v, int64_t count) {
-  if (count >= 4 && is_aligned(to, 8)) {
-    *reinterpret_cast<uint2*>(to) = {bf16_bits(v.x) | bf16_bits(v.y) << 16,
-                                     bf16_bits(v.z) | bf16_bits(v.w) << 16};
-    return;
+__device__ __forceinline__ void store_vector(float* to, const float4& v) {
+  *reinterpret_cast<float4*>(to) = v;
+}
+__device__ __forceinline__ void store_vector(uint16_t* to, const float4& v) {
+  *reinterpret_cast<uint2*>(to) = {bf16_bits(v.x) | bf16_bits(v.y) << 16,
+                                   bf16_bits(v.z) | bf16_bits(v.w) << 16};
+}
+__device__ __forceinline__ void store1(float* to, float value) { *to = value; }
+__device__ __forceinline__ void store1(uint16_t* to, float value) {
+  *to = static_cast<uint16_t>(bf16_bits(value));
+}
+template <bool kVectors, class T>
+__device__ __forceinline__ void store4(T* to, const float4& v, int64_t count) {
+  if constexpr (kVectors) {
+    if (count > 0) store_vector(to, v);
+  } else {
+    if (count > 0) store1(to, v.x);
+    if (count > 1) store1(to + 1, v.y);
+    if (count > 2) store1(to + 2, v.z);
+    if (count > 3) store1(to + 3, v.w);
   }
-  if (count > 0) to[0] = static_cast<uint16_t>(bf16_bits(v.x));
-  if (count > 1) to[1] = static_cast<uint16_t>(bf16_bits(v.y));
-  if (count > 2) to[2] = static_cast<uint16_t>(bf16_bits(v.z));
-  if (count > 3) to[3] = static_cast<uint16_t>(bf16_bits(v.w));
 }
 
 __device__ __forceinline__ float largest_of(const float4& v) {
@@ -108,13 +107,14 @@ __device__ __forceinline__ uint32_t e4m3_codes(const float4& v, uint32_t exponen
 
 // Writes columns [128 group, 128 group + 128) of row `row` of an [m, k] matrix in every form that
 // is not null. The whole warp calls it, lane l with columns 4 l .. 4 l + 3 of the group.
+template <bool kVectors>
 __device__ __forceinline__ void write_group(
     const ActivationForms& y, int64_t m, int64_t k, int64_t row, int64_t group, const float4& v) {
   const int lane = threadIdx.x % 32;
   const int64_t column = group * kGroup + lane * 4;
-  if (y.f32 != nullptr) store4(y.f32 + row * k + column, v, k - column);
+  if (y.f32 != nullptr) store4<kVectors>(y.f32 + row * k + column, v, k - column);
   if (y.bf16 != nullptr) {
-    store4(static_cast<uint16_t*>(y.bf16) + row * k + column, v, k - column);
+    store4<kVectors>(static_cast<uint16_t*>(y.bf16) + row * k + column, v, k - column);
   }
   if (y.fp8 == nullptr && y.fp8_blocks == nullptr) return;
   const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));
@@ -148,24 +148,30 @@ __device__ __forceinline__ void rotate_pair(float& x, float& y, const float2& si
   x = first * sin_cos.y - y * sin_cos.x;
   y = first * sin_cos.x + y * sin_cos.y;
 }
-// Rotates what of columns [column, column + 4) of a head lies in its rotary end.
-__device__ __forceinline__ void rotate4(float4& v,
-                                        int column,
-                                        int head_dim,
-                                        const DeviceRotation& rotation,
-                                        int position,
-                                        bool inverse) {
-  const int first = column - (head_dim - rotation.num_rotary);
-  if (first >= 0 && column < head_dim) {
-    float2 sin_cos = rotation_of(position, rotation.freqs[first / 2]);
-    if (inverse) sin_cos.x = -sin_cos.x;
-    rotate_pair(v.x, v.y, sin_cos);
+// The angles of columns [column, column + 4) of a head; columns before its rotary end stay.
+struct Rotation4 {
+  float2 first;
+  float2 second;
+};
+__device__ __forceinline__ Rotation4
+rotation4(int column, int head_dim, const DeviceRotation& rotation, int position, bool inverse) {
+  Rotation4 angles{{0, 1}, {0, 1}};
+  const int pair = column - (head_dim - rotation.num_rotary);
+  if (pair >= 0 && column < head_dim) {
+    angles.first = rotation_of(position, rotation.freqs[pair / 2]);
   }
-  if (first + 2 >= 0 && column + 2 < head_dim) {
-    float2 sin_cos = rotation_of(position, rotation.freqs[(first + 2) / 2]);
-    if (inverse) sin_cos.x = -sin_cos.x;
-    rotate_pair(v.z, v.w, sin_cos);
+  if (pair + 2 >= 0 && column + 2 < head_dim) {
+    angles.second = rotation_of(position, rotation.freqs[(pair + 2) / 2]);
   }
+  if (inverse) {
+    angles.first.x = -angles.first.x;
+    angles.second.x = -angles.second.x;
+  }
+  return angles;
+}
+__device__ __forceinline__ void rotate(float4& v, const Rotation4& angles) {
+  rotate_pair(v.x, v.y, angles.first);
+  rotate_pair(v.z, v.w, angles.second);
 }
 
 // --- stored keys ---
@@ -187,6 +193,7 @@ struct Fp8Key {
 };
 
 // Columns [128 group, 128 group + 128) of a key vector in FP8; the whole warp calls it.
+template <bool kVectors>
 __device__ __forceinline__ void store_fp8_group(
     const float4& v, int group, int width, int num_rotary, uint8_t* pool, int64_t row) {
   constexpr float kLargest = 0x1p126F;  // quant::kLargestFp8Key
@@ -206,9 +213,10 @@ __device__ __forceinline__ void store_fp8_group(
   if (column < layout.num_codes) {
     *reinterpret_cast<uint32_t*>(out + column) = is_nan ? 0 : e4m3_codes(v, exponent);
   } else if (column < width) {
-    store4(reinterpret_cast<uint16_t*>(out + layout.num_codes) + column - layout.num_codes,
-           v,
-           width - column);
+    store4<kVectors>(
+        reinterpret_cast<uint16_t*>(out + layout.num_codes) + column - layout.num_codes,
+        v,
+        width - column);
   }
   if (num_rotary == 0) {
     if (lane == 0) {
@@ -225,6 +233,7 @@ __device__ __forceinline__ void store_fp8_group(
 }
 
 // The same in the dtype of a pool: kF32, kBf16 or kF8E4m3.
+template <bool kVectors>
 __device__ __forceinline__ void store_key_group(const float4& v,
                                                 int group,
                                                 int width,
@@ -234,12 +243,23 @@ __device__ __forceinline__ void store_key_group(const float4& v,
                                                 int64_t row) {
   const int column = group * kGroup + static_cast<int>(threadIdx.x % 32) * 4;
   if (dtype == DType::kF32) {
-    store4(reinterpret_cast<float*>(pool) + row * width + column, v, width - column);
+    store4<kVectors>(reinterpret_cast<float*>(pool) + row * width + column, v, width - column);
   } else if (dtype == DType::kBf16) {
-    store4(reinterpret_cast<uint16_t*>(pool) + row * width + column, v, width - column);
+    store4<kVectors>(reinterpret_cast<uint16_t*>(pool) + row * width + column, v, width - column);
   } else {
-    store_fp8_group(v, group, width, num_rotary, reinterpret_cast<uint8_t*>(pool), row);
+    store_fp8_group<kVectors>(v, group, width, num_rotary, reinterpret_cast<uint8_t*>(pool), row);
   }
+}
+
+// --- on the host: whether rows are vectors ---
+
+// A matrix of rows of `width` f32 or bf16 values, or none at all.
+template <class T>
+bool has_vectors(const T* data, int64_t width) {
+  return width % 4 == 0 && reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0;
+}
+inline bool has_vectors(const ActivationForms& forms, int64_t k) {
+  return has_vectors(forms.f32, k) && has_vectors(static_cast<const uint16_t*>(forms.bf16), k);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -89,6 +89,7 @@ class Drawer {
   __device__ Drawer(const DeviceSampleArgs& args, int64_t row, float max_logit)
       : args_(args),
         row_(row),
+        logits_(args.logits.data + row * args.vocab),
         max_logit_(max_logit),
         temperature_(args.temperatures[row]),
         min_p_(args.min_p == nullptr ? 0.0f : args.min_p[row]),
@@ -126,9 +127,6 @@ class Drawer {
   };
 
   __device__ unsigned long long id_mask() const { return (1ULL << id_bits_) - 1; }
-  __device__ float logit(int64_t id) const {
-    return sum1(args_.logits, args_.m * args_.vocab, row_ * args_.vocab + id);
-  }
   // More probable tokens have larger keys, lower ids first among equals.
   __device__ unsigned long long rank_key(float logit, int64_t id) const {
     return static_cast<unsigned long long>(ordered_bits(logit)) << id_bits_ | (id_mask() - id);
@@ -145,10 +143,32 @@ class Drawer {
     return value < min_p_ ? 0 : static_cast<double>(value);
   }
 
+  // Calls visit(logit, id) for the thread's share of the vocabulary, many reads at once.
+  template <class Visit>
+  __device__ void for_each_logit(const Visit& visit) const {
+    constexpr int kAtOnce = 8;
+    for (int64_t first = threadIdx.x; first < args_.vocab; first += kThreads * kAtOnce) {
+      float values[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t id = first + i * kThreads;
+        if (id < args_.vocab) values[i] = __ldcg(logits_ + id);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t id = first + i * kThreads;
+        if (id >= args_.vocab) break;
+        for (int split = 1; split < args_.logits.splits; ++split) {
+          values[i] += __ldcg(logits_ + split * (args_.m * args_.vocab) + id);
+        }
+        visit(values[i], id);
+      }
+    }
+  }
+
   __device__ double total() const {
     double sum[1] = {0};
-    for (int64_t id = threadIdx.x; id < args_.vocab; id += kThreads)
-      sum[0] += weight(logit(id), id);
+    for_each_logit([&](float logit, int64_t id) { sum[0] += weight(logit, id); });
     block_sums(sum);
     return sum[0];
   }
@@ -162,17 +182,14 @@ class Drawer {
     for (int shift = (bits + kDigitBits - 1) / kDigitBits * kDigitBits - kDigitBits; shift >= 0;
          shift -= kDigitBits) {
       double sums[kDigits] = {};
-      for (int64_t id = threadIdx.x; id < args_.vocab; id += kThreads) {
-        const float value = logit(id);
-        const unsigned long long own = key(value, id);
-        if (own >> shift >> kDigitBits != prefix >> shift >> kDigitBits) continue;
-        const double own_weight = weight(value, id);
+      for_each_logit([&](float logit, int64_t id) {
+        const unsigned long long own = key(logit, id);
+        if (own >> shift >> kDigitBits != prefix >> shift >> kDigitBits) return;
+        const double own_weight = weight(logit, id);
         const auto digit = static_cast<int>(own >> shift & (kDigits - 1));
 #pragma unroll
-        for (int i = 0; i < kDigits; ++i) {
-          if (digit == i) sums[i] += own_weight;
-        }
-      }
+        for (int i = 0; i < kDigits; ++i) sums[i] += digit == i ? own_weight : 0;
+      });
       block_sums(sums);
       int digit = kDigits;
       is_reached = false;
@@ -190,16 +207,16 @@ class Drawer {
   // The kept key of positive weight that comes last, where rounding hid the target.
   __device__ unsigned long long last_possible() const {
     unsigned long long best = 0;
-    for (int64_t id = threadIdx.x; id < args_.vocab; id += kThreads) {
-      const float value = logit(id);
-      const unsigned long long own = ~key(value, id);
-      if (weight(value, id) > 0 && own > best) best = own;
-    }
+    for_each_logit([&](float logit, int64_t id) {
+      const unsigned long long own = ~key(logit, id);
+      if (weight(logit, id) > 0 && own > best) best = own;
+    });
     return ~block_best(best);
   }
 
   const DeviceSampleArgs& args_;
   int64_t row_;
+  const float* logits_;  // of the first split
   float max_logit_;
   float temperature_;
   float min_p_;
@@ -212,15 +229,15 @@ class Drawer {
 // kParts blocks find a row's largest logit; the last of them takes its token or draws.
 // Bytes: 4 splits V per row, and as much again for every digit of a draw.
 __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) {
-  __shared__ bool is_last;
   launch_dependents();
+  __shared__ bool is_last;
   wait_for_predecessors();
   const int64_t row = blockIdx.y;
   auto* const state = reinterpret_cast<RowState*>(args.workspace + row * kRowBytes);
   const int64_t size = (args.vocab + kParts - 1) / kParts;
   const int64_t end = min(args.vocab, (blockIdx.x + 1) * size);
   unsigned long long best = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t id = blockIdx.x * size + threadIdx.x; id < end; id += kThreads) {
     const float logit = sum1(args.logits, args.m * args.vocab, row * args.vocab + id);
     const unsigned long long own =

@@ -21,8 +21,8 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 // --- update ---
 
 constexpr int kColumns = 64;  // of a tile: all streams of so many columns
-constexpr int kTokens = 8;    // that share a tile of fn
 constexpr int kUpdateThreads = 256;
+constexpr int kTokens = kUpdateThreads / kColumns;  // that share a tile of fn
 constexpr int kTileVectors = kStreams * kColumns / 4;
 constexpr int kOwners = kUpdateThreads / kTileVectors;  // groups of threads that share rows of fn
 
@@ -53,16 +53,15 @@ struct UpdateInput {
   float old[kStreams];
 };
 
+template <int kMult>
 __device__ __forceinline__ UpdateInput read_update(const DeviceStreamUpdateArgs& args,
                                                    int64_t token,
                                                    int64_t column) {
   constexpr int kAtOnce = 8;
   UpdateInput in{};
-  const float* const state = args.streams + token * args.hc_mult * args.hidden + column;
+  const float* const state = args.streams + token * kMult * args.hidden + column;
 #pragma unroll
-  for (int i = 0; i < kStreams; ++i) {
-    if (i < args.hc_mult) in.old[i] = __ldcg(state + i * args.hidden);
-  }
+  for (int i = 0; i < kMult; ++i) in.old[i] = __ldcg(state + i * args.hidden);
   if (args.post == nullptr) return in;
   in.y = sum1(args.y, args.m * args.hidden, token * args.hidden + column);
   if (args.pairs == nullptr) return in;
@@ -81,28 +80,30 @@ __device__ __forceinline__ UpdateInput read_update(const DeviceStreamUpdateArgs&
   return in;
 }
 
-// One block per part of the columns and, where there are many, per share of the tokens, eight at a
-// time. A thread updates one column of two tokens; the new state of a tile meets fn through shared
-// memory, where a thread owns four values and kRows rows of fn, which it reads before the kernels
-// ahead have ended.
+// One block per part of the columns and, where there are many, per share of the tokens, four at a
+// time. A thread updates one column of one token; the new state of a tile meets fn through shared
+// memory, where a thread owns four values and kRows rows of fn. Rows of fn are read before the
+// kernels ahead have ended, a tile's inputs while the one before it is multiplied.
 // Bytes: per token 8 M D + 4 D (splits + choices); fn once.
-template <int kRows>
-__global__ void __launch_bounds__(kUpdateThreads)
+template <int kMult, int kRows>
+__global__ void __launch_bounds__(kUpdateThreads, 1)
     stream_update(const DeviceStreamUpdateArgs args, int64_t part_columns) {
-  constexpr int kRounds = kTokens * kColumns / kUpdateThreads;
+  launch_dependents();
   constexpr int kSums = kTokens * kRows;
+  constexpr int kPaddedSums = kSums <= 4 ? 4 : 32;
+  static_assert(kSums <= kPaddedSums);
   __shared__ float4 tile[kTokens][kTileVectors];
-  __shared__ float coefficients[kTokens][kStreams * (kStreams + 1)];  // comb, post
-  __shared__ float reduced[kUpdateThreads / 32][kSums];
-  __shared__ float squares[kUpdateThreads / 32][kRounds];
+  __shared__ float coefficients[kTokens][kMult * (kMult + 1)];  // comb, post
+  __shared__ float reduced[kUpdateThreads / 32][kPaddedSums];
+  __shared__ float squares[kUpdateThreads / 32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int column = threadIdx.x % kColumns, turn = threadIdx.x / kColumns;
   const int vector = threadIdx.x % kTileVectors, owner = threadIdx.x / kTileVectors;
   const int vector_stream = vector / (kColumns / 4), vector_column = vector % (kColumns / 4) * 4;
-  const int mult = args.hc_mult;
+  const int num_sums = args.num_mix + 1;
   const int64_t begin = min(args.hidden, blockIdx.x * part_columns);
   const int64_t end = min(args.hidden, begin + part_columns);
-  const int64_t width = mult * args.hidden;
+  const int64_t width = kMult * args.hidden;
   const bool has_one_tile = end - begin <= kColumns;
 
   float4 fn[kRows];
@@ -111,117 +112,92 @@ __global__ void __launch_bounds__(kUpdateThreads)
     for (int r = 0; r < kRows; ++r) {
       const int row = owner * kRows + r;
       const int64_t left = end - (tile_begin + vector_column);
-      const bool is_wanted = args.fn != nullptr && row < args.num_mix && vector_stream < mult;
+      const bool is_wanted = args.fn != nullptr && row < args.num_mix && vector_stream < kMult;
       const float* const from = args.fn + row * width + vector_stream * args.hidden + tile_begin;
       fn[r] = is_wanted && left > 0 ? __ldg(reinterpret_cast<const float4*>(from + vector_column))
                                     : float4{0, 0, 0, 0};
     }
   };
-  launch_dependents();
+  const auto read_input = [&](int64_t first, int64_t tile_begin) {
+    const bool is_valid = first + turn < args.m && tile_begin + column < end;
+    return is_valid ? read_update<kMult>(args, first + turn, tile_begin + column) : UpdateInput{};
+  };
   if (has_one_tile) read_fn(begin);
   wait_for_predecessors();
 
-  for (int64_t first = blockIdx.y * kTokens; first < args.m; first += gridDim.y * kTokens) {
-    const int coefficient = threadIdx.x % 32, own_token = threadIdx.x / 32;
-    if (args.post != nullptr && first + own_token < args.m && coefficient < mult * (mult + 1)) {
-      const int64_t token = first + own_token;
-      coefficients[own_token][coefficient] =
-          coefficient < mult * mult ? __ldcg(args.comb + token * mult * mult + coefficient)
-                                    : __ldcg(args.post + token * mult + coefficient - mult * mult);
-    }
-    float sums[kSums] = {};
-    float own_squares[kRounds] = {};
+  const int64_t stride = static_cast<int64_t>(gridDim.y) * kTokens;
+  // Warp w reads those of the chunk's token w, in one request: all blocks ask for the same.
+  const bool has_coefficient = args.post != nullptr && warp < kTokens && lane < kMult * (kMult + 1);
+  const auto read_coefficient = [&](int64_t first) {
+    const int64_t token = first + warp;
+    if (!has_coefficient || token >= args.m) return 0.0f;
+    return __ldcg(lane < kMult * kMult ? args.comb + token * kMult * kMult + lane
+                                       : args.post + token * kMult + lane - kMult * kMult);
+  };
+  float coefficient = read_coefficient(blockIdx.y * kTokens);
+  UpdateInput in = read_input(blockIdx.y * kTokens, begin);
+  for (int64_t first = blockIdx.y * kTokens; first < args.m; first += stride) {
+    const int64_t token = first + turn;
+    if (has_coefficient) coefficients[warp][lane] = coefficient;
+    __syncthreads();
+    coefficient = read_coefficient(first + stride);
+    const float* const comb = coefficients[turn];
+    const float* const post = comb + kMult * kMult;
+    float sums[kPaddedSums] = {};
+    float own_squares = 0;
     for (int64_t tile_begin = begin; tile_begin < end; tile_begin += kColumns) {
       if (!has_one_tile) read_fn(tile_begin);
-      const int64_t own_column = tile_begin + column;
-      UpdateInput in[kRounds];
+      const bool is_valid = token < args.m && tile_begin + column < end;
 #pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        const int64_t token = first + round * (kTokens / kRounds) + turn;
-        in[round] = {};
-        if (token < args.m && own_column < end) in[round] = read_update(args, token, own_column);
-      }
-      __syncthreads();  // coefficients are there, and nobody reads the last tile
+      for (int j = 0; j < kMult; ++j) {
+        float value = in.old[j];
+        if (args.post != nullptr && is_valid) {
+          value = post[j] * in.y;
 #pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        const int in_chunk = round * (kTokens / kRounds) + turn;
-        const int64_t token = first + in_chunk;
-        const bool is_valid = token < args.m && own_column < end;
-        const float* const comb = coefficients[in_chunk];
-        const float* const post = comb + mult * mult;
-#pragma unroll
-        for (int j = 0; j < kStreams; ++j) {
-          float value = in[round].old[j];
-          if (args.post != nullptr && j < mult && is_valid) {
-            value = post[j] * in[round].y;
-#pragma unroll
-            for (int i = 0; i < kStreams; ++i) {
-              if (i < mult) value = fmaf(comb[i * mult + j], in[round].old[i], value);
-            }
-            args.streams[(token * mult + j) * args.hidden + own_column] = value;
-          }
-          reinterpret_cast<float*>(tile[in_chunk])[j * kColumns + column] = value;
-          own_squares[round] = fmaf(value, value, own_squares[round]);
+          for (int i = 0; i < kMult; ++i) value = fmaf(comb[i * kMult + j], in.old[i], value);
+          args.streams[(token * kMult + j) * args.hidden + tile_begin + column] = value;
         }
+        reinterpret_cast<float*>(tile[turn])[j * kColumns + column] = value;
+        own_squares = fmaf(value, value, own_squares);
       }
+      const bool is_last = tile_begin + kColumns >= end;
+      in = is_last ? read_input(first + stride, begin) : read_input(first, tile_begin + kColumns);
       if (args.fn == nullptr) continue;
       __syncthreads();
 #pragma unroll
-      for (int token = 0; token < kTokens; ++token) {
-        const float4 v = tile[token][vector];
+      for (int t = 0; t < kTokens; ++t) {
+        if (first + t >= args.m) break;
+        const float4 v = tile[t][vector];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          float& sum = sums[token * kRows + r];
+          float& sum = sums[t * kRows + r];
           sum = fmaf(fn[r].x, v.x, fmaf(fn[r].y, v.y, fmaf(fn[r].z, v.z, fmaf(fn[r].w, v.w, sum))));
         }
       }
+      __syncthreads();
     }
     if (args.fn == nullptr) {
       __syncthreads();
       continue;
     }
-    // Of the sums, 32 at a time and then the rest, a power of two.
-    constexpr int kWhole = kSums / 32 * 32, kRest = kSums - kWhole;
-    if constexpr (kWhole > 0) {
-#pragma unroll
-      for (int part = 0; part < kWhole; part += 32) {
-        float values[32];
-#pragma unroll
-        for (int i = 0; i < 32; ++i) values[i] = sums[part + i];
-        reduced[warp][part + lane] = transposed_sum<32>(values);
-      }
-    }
-    if constexpr (kRest > 0) {
-      float values[kRest];
-#pragma unroll
-      for (int i = 0; i < kRest; ++i) values[i] = sums[kWhole + i];
-      const float sum = transposed_sum<kRest>(values);
-      if (lane % (32 / kRest) == 0) reduced[warp][kWhole + lane / (32 / kRest)] = sum;
-    }
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const float sum = warp_sum(own_squares[round]);
-      if (lane == 0) squares[warp][round] = sum;
-    }
+    const float sum = transposed_sum<kPaddedSums>(sums);
+    if (lane % (32 / kPaddedSums) == 0) reduced[warp][lane / (32 / kPaddedSums)] = sum;
+    const float squares_sum = warp_sum(own_squares);
+    if (lane == 0) squares[warp] = squares_sum;
     __syncthreads();
     constexpr int kWarpsPerOwner = kTileVectors / 32, kWarpsPerTurn = kColumns / 32;
-    const int num_sums = args.num_mix + 1;
     for (int i = threadIdx.x; i < kTokens * num_sums; i += kUpdateThreads) {
-      const int token = i / num_sums, row = i % num_sums;
-      if (first + token >= args.m) break;
-      float sum = 0;
+      const int t = i / num_sums, row = i % num_sums;
+      if (first + t >= args.m) break;
+      float total = 0;
       if (row < args.num_mix) {
-        const int from = row / kRows * kWarpsPerOwner;
         for (int w = 0; w < kWarpsPerOwner; ++w) {
-          sum += reduced[from + w][token * kRows + row % kRows];
+          total += reduced[row / kRows * kWarpsPerOwner + w][t * kRows + row % kRows];
         }
       } else {
-        const int from = token % (kTokens / kRounds) * kWarpsPerTurn;
-        for (int w = 0; w < kWarpsPerTurn; ++w) {
-          sum += squares[from + w][token / (kTokens / kRounds)];
-        }
+        for (int w = 0; w < kWarpsPerTurn; ++w) total += squares[t * kWarpsPerTurn + w];
       }
-      args.partials[((first + token) * args.parts + blockIdx.x) * num_sums + row] = sum;
+      args.partials[((first + t) * args.parts + blockIdx.x) * num_sums + row] = total;
     }
     __syncthreads();
   }
@@ -251,10 +227,23 @@ __device__ __forceinline__ float inverse_rms_of(const RowValues<kKept>& x, int64
   return rsqrtf(sum / static_cast<float>(k) + eps);
 }
 
-template <int kWarps, int kKept>
+// The weights of the norm for the same columns; null: 1.
+template <int kKept, int kWarps, bool kVectors>
+__device__ __forceinline__ RowValues<kKept> read_gamma(const float* gamma, int64_t k) {
+  RowValues<kKept> values;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t column = (threadIdx.x / 32 + i * kWarps) * kGroup + threadIdx.x % 32 * 4;
+    values.group[i] =
+        gamma == nullptr ? float4{1, 1, 1, 1} : load4<kVectors>(gamma + column, k - column);
+  }
+  return values;
+}
+
+template <int kWarps, bool kVectors, int kKept>
 __device__ __forceinline__ void write_normed(const RowValues<kKept>& x,
                                              float factor,
-                                             const float* gamma,
+                                             const RowValues<kKept>& gamma,
                                              const ActivationForms& y,
                                              int64_t m,
                                              int64_t k,
@@ -262,21 +251,21 @@ __device__ __forceinline__ void write_normed(const RowValues<kKept>& x,
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int64_t group = threadIdx.x / 32 + i * kWarps;
-    const int64_t column = group * kGroup + threadIdx.x % 32 * 4;
     if (group * kGroup >= k) break;
-    const float4 g = gamma == nullptr ? float4{1, 1, 1, 1} : load4(gamma + column, k - column);
-    const float4 v = x.group[i];
-    write_group(y,
-                m,
-                k,
-                row,
-                group,
-                {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w});
+    const float4 v = x.group[i], g = gamma.group[i];
+    write_group<kVectors>(
+        y,
+        m,
+        k,
+        row,
+        group,
+        {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w});
   }
 }
 
 // Softmax of the rows of a 4x4 matrix, then Sinkhorn; columns are normalised last. Lane 4 i + j of
-// each 16 holds element (i, j). The sums have one order in all lanes of a row or column.
+// each 16 holds element (i, j). The sums have one order in all lanes of a row or column. Ends early
+// where the iterations have converged to rounding.
 __device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
   const auto sum_over = [](float value, int step) {
     const float second = __shfl_xor_sync(~0U, value, step);
@@ -290,9 +279,12 @@ __device__ __forceinline__ float sinkhorn4(float logit, int iterations, float ep
   float value = expf(logit - largest);
   value = value / sum_over(value, kRow) + eps;
   value = __fdividef(value, sum_over(value, kColumn) + eps);
+  constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
   for (int i = 1; i < iterations; ++i) {
+    const float before = value;
     value = __fdividef(value, sum_over(value, kRow) + eps);
     value = __fdividef(value, sum_over(value, kColumn) + eps);
+    if (__all_sync(~0U, fabsf(value - before) <= kRounding * value)) break;
   }
   return value;
 }
@@ -339,10 +331,8 @@ __device__ __forceinline__ void write_coefficients(const DeviceStreamMixArgs& ar
 
 // The mixing logits of stream row `row` in `mix` and the streams' shares in `pre`. Every thread.
 template <int kAllWarps>
-__device__ __forceinline__ void mix_partials(const DeviceStreamMixArgs& args,
-                                             int64_t row,
-                                             float* mix,
-                                             float* pre) {
+__device__ __forceinline__ void mix_partials(
+    const DeviceStreamMixArgs& args, int64_t row, float base, float scale, float* mix, float* pre) {
   __shared__ float sums[kAllWarps][kMixStride];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_sums = args.num_mix + 1;
@@ -363,8 +353,7 @@ __device__ __forceinline__ void mix_partials(const DeviceStreamMixArgs& args,
     const float inverse_rms =
         rsqrtf(squares / static_cast<float>(args.hc_mult * args.hidden) + args.norm_eps);
     if (lane < args.num_mix) {
-      const float value =
-          total * inverse_rms * args.scale[min(lane / args.hc_mult, 2)] + args.base[lane];
+      const float value = total * inverse_rms * scale + base;
       mix[lane] = value;
       if (lane < args.hc_mult) pre[lane] = sigmoid(value) + args.hc_eps;
     }
@@ -375,13 +364,22 @@ __device__ __forceinline__ void mix_partials(const DeviceStreamMixArgs& args,
 // One block per row: kWarps warps combine, norm and quantise, one more makes `post` and `comb`
 // beside them. With kEarly the streams are read before their shares are known: for few rows.
 // Bytes: per row 4 M D, 4 parts (num_mix + 1), and the forms.
-template <int kWarps, int kKept, bool kEarly>
+template <int kMult, int kWarps, int kKept, bool kEarly>
 __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceStreamMixArgs args) {
+  launch_dependents();
   __shared__ float mix[kMix];
   __shared__ float pre[kStreams];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t t = blockIdx.x;
-  launch_dependents();
+  constexpr bool kEarlyGamma = kEarly && kKept <= 2;  // where registers suffice
+  RowValues<kKept> gamma;
+  if (kEarlyGamma && warp < kWarps)
+    gamma = read_gamma<kKept, kWarps, true>(args.gamma, args.hidden);
+  float base = 0, scale = 0;  // of the mixing value of this lane
+  if (lane < args.num_mix) {
+    base = args.base[lane];
+    scale = args.scale[min(lane / args.hc_mult, 2)];
+  }
   wait_for_predecessors();
   const int64_t row = args.rows == nullptr ? t : __ldcg(args.rows + t);
   RowValues<kKept> x;
@@ -389,25 +387,25 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceS
     if (warp >= kWarps) return;
 #pragma unroll
     for (int i = 0; i < kKept; ++i) x.group[i] = {0, 0, 0, 0};
-    write_normed<kWarps>(x, 0.0f, nullptr, args.x, args.m, args.hidden, t);
+    write_normed<kWarps, true>(x, 0.0f, x, args.x, args.m, args.hidden, t);
     return;
   }
-  const float* const state = args.streams + row * args.hc_mult * args.hidden;
+  const float* const state = args.streams + row * kMult * args.hidden;
   const auto read = [&](int i, int stream) {
     const int64_t column = (warp + i * kWarps) * kGroup + lane * 4;
-    return load4(state + stream * args.hidden + column, args.hidden - column);
+    return load4<true>(state + stream * args.hidden + column, args.hidden - column);
   };
-  float4 early[kEarly ? kKept : 1][kStreams];
+  float4 early[kEarly ? kKept : 1][kMult];
   if (kEarly && warp < kWarps) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
 #pragma unroll
-      for (int stream = 0; stream < kStreams; ++stream) {
-        if (stream < args.hc_mult) early[kEarly ? i : 0][stream] = read(i, stream);
+      for (int stream = 0; stream < kMult; ++stream) {
+        early[kEarly ? i : 0][stream] = read(i, stream);
       }
     }
   }
-  mix_partials<kWarps + 1>(args, row, mix, pre);
+  mix_partials<kWarps + 1>(args, row, base, scale, mix, pre);
   if (warp == kWarps) {
     if (args.comb != nullptr) write_coefficients(args, mix, t);
     return;
@@ -416,8 +414,7 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceS
   for (int i = 0; i < kKept; ++i) {
     x.group[i] = {0, 0, 0, 0};
 #pragma unroll
-    for (int stream = 0; stream < kStreams; ++stream) {
-      if (stream >= args.hc_mult) break;
+    for (int stream = 0; stream < kMult; ++stream) {
       const float4 v = kEarly ? early[kEarly ? i : 0][stream] : read(i, stream);
       const float share = pre[stream];
       float4& sum = x.group[i];
@@ -428,27 +425,31 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceS
     }
   }
   const float factor = inverse_rms_of<kWarps>(x, args.hidden, args.norm_eps);
-  write_normed<kWarps>(x, factor, args.gamma, args.x, args.m, args.hidden, t);
+  if (!kEarlyGamma) gamma = read_gamma<kKept, kWarps, true>(args.gamma, args.hidden);
+  write_normed<kWarps, true>(x, factor, gamma, args.x, args.m, args.hidden, t);
 }
 
 // One block per row. Bytes: 4 k per row and the forms.
 constexpr int kNormWarps = 8, kNormKept = 8;
+template <bool kVectors>
 __global__ void __launch_bounds__(kNormWarps * 32) rms_norm(const DeviceRmsNormArgs args) {
   launch_dependents();
+  const auto gamma = read_gamma<kNormKept, kNormWarps, kVectors>(args.gamma, args.k);
   wait_for_predecessors();
   const int64_t t = blockIdx.x;
   RowValues<kNormKept> x;
 #pragma unroll
   for (int i = 0; i < kNormKept; ++i) {
     const int64_t column = (threadIdx.x / 32 + i * kNormWarps) * kGroup + threadIdx.x % 32 * 4;
-    x.group[i] = load4(args.x + t * args.k + column, args.k - column);
+    x.group[i] = load4<kVectors>(args.x + t * args.k + column, args.k - column);
   }
   const float factor = inverse_rms_of<kNormWarps>(x, args.k, args.eps);
-  write_normed<kNormWarps>(x, factor, args.gamma, args.y, args.m, args.k, t);
+  write_normed<kNormWarps, kVectors>(x, factor, gamma, args.y, args.m, args.k, t);
 }
 
 // One warp per 128 columns of a row. Bytes: 4 (splits of both + M) D per token.
 constexpr int kJoinWarps = 4;
+template <bool kVectors>
 __global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpArgs args) {
   launch_dependents();
   wait_for_predecessors();
@@ -456,11 +457,23 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpA
   const int64_t column = (blockIdx.x * int64_t{kJoinWarps} * 32 + threadIdx.x) * 4,
                 left = args.hidden - column;
   const int64_t rows = int64_t{args.m} * args.hc_mult;
-  const float4 embedded =
-      sum4(args.embedded, args.m * args.hidden, row / args.hc_mult * args.hidden + column, left);
+  const float4 embedded = sum4<kVectors>(
+      args.embedded, args.m * args.hidden, row / args.hc_mult * args.hidden + column, left);
   const float4 projected =
-      sum4(args.projected, rows * args.hidden, row * args.hidden + column, left);
-  store4(args.streams + row * args.hidden + column, embedded + projected, left);
+      sum4<kVectors>(args.projected, rows * args.hidden, row * args.hidden + column, left);
+  store4<kVectors>(args.streams + row * args.hidden + column, embedded + projected, left);
+}
+
+constexpr int kFewRows = 32, kMixWarps = 16;
+
+template <int kMult>
+auto* mix_kernel(const DeviceStreamMixArgs& args) {
+  const bool is_few = args.m <= kFewRows;
+  if (args.hidden > kMixWarps * 2 * kGroup) {
+    return is_few ? &stream_mix<kMult, kMixWarps, 4, true>
+                  : &stream_mix<kMult, kMixWarps, 4, false>;
+  }
+  return is_few ? &stream_mix<kMult, kMixWarps, 2, true> : &stream_mix<kMult, kMixWarps, 2, false>;
 }
 
 }  // namespace
@@ -468,7 +481,7 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpA
 Result<void> launch_stream_update(const DeviceStreamUpdateArgs& args, device::Stream& stream) {
   DCHECK(args.hc_mult <= kStreams && args.hidden % 4 == 0) << args.hc_mult;
   DCHECK(args.fn == nullptr || args.num_mix <= kMix) << args.num_mix;
-  constexpr int64_t kBlocks = 256;  // about two per multiprocessor
+  constexpr int64_t kBlocks = 384;  // about three per multiprocessor
   const int64_t parts = args.fn == nullptr ? ceil_div(args.hidden, kColumns) : args.parts;
   const int64_t part_columns = round_up(ceil_div(args.hidden, parts), int64_t{4});
   const int64_t chunks = ceil_div(args.m, kTokens);
@@ -478,31 +491,31 @@ Result<void> launch_stream_update(const DeviceStreamUpdateArgs& args, device::St
                           .grid_y = static_cast<uint32_t>(
                               std::min(chunks, std::max(int64_t{1}, ceil_div(kBlocks, parts))))};
   const bool is_narrow = args.fn == nullptr || args.num_mix <= kOwners;
-  return launch_kernel(is_narrow ? &stream_update<1> : &stream_update<kMix / kOwners>,
-                       shape,
-                       stream,
-                       args,
-                       part_columns);
+  constexpr int kRows = kMix / kOwners;
+  auto* kernel = is_narrow ? &stream_update<4, 1> : &stream_update<4, kRows>;
+  if (args.hc_mult == 3) kernel = is_narrow ? &stream_update<3, 1> : &stream_update<3, kRows>;
+  if (args.hc_mult == 2) kernel = is_narrow ? &stream_update<2, 1> : &stream_update<2, kRows>;
+  if (args.hc_mult == 1) kernel = is_narrow ? &stream_update<1, 1> : &stream_update<1, kRows>;
+  return launch_kernel(kernel, shape, stream, args, part_columns);
 }
 
 Result<void> launch_stream_mix(const DeviceStreamMixArgs& args, device::Stream& stream) {
-  constexpr int kFewRows = 32;
-  constexpr int kFewWarps = 16, kManyWarps = 8;
-  DCHECK(args.hc_mult <= kStreams && args.hidden <= 8192) << args.hidden;
-  const bool is_few = args.m <= kFewRows;
-  const int warps = is_few ? kFewWarps : kManyWarps;
+  DCHECK(args.hc_mult <= kStreams && args.hidden <= 8192 && args.hidden % 4 == 0) << args.hidden;
   const LaunchShape shape{.grid = static_cast<uint32_t>(args.m),
-                          .block = static_cast<uint32_t>((warps + 1) * 32),
+                          .block = (kMixWarps + 1) * 32,
                           .is_dependent = args.is_dependent};
-  auto* const kernel = !is_few               ? &stream_mix<kManyWarps, 8, false>
-                       : args.hidden <= 4096 ? &stream_mix<kFewWarps, 2, true>
-                                             : &stream_mix<kFewWarps, 4, true>;
+  auto* kernel = mix_kernel<4>(args);
+  if (args.hc_mult == 3) kernel = mix_kernel<3>(args);
+  if (args.hc_mult == 2) kernel = mix_kernel<2>(args);
+  if (args.hc_mult == 1) kernel = mix_kernel<1>(args);
   return launch_kernel(kernel, shape, stream, args);
 }
 
 Result<void> launch_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream) {
   DCHECK(args.k <= kNormWarps * kNormKept * kGroup) << args.k;
-  return launch_kernel(&rms_norm,
+  const bool is_vector =
+      has_vectors(args.x, args.k) && has_vectors(args.gamma, args.k) && has_vectors(args.y, args.k);
+  return launch_kernel(is_vector ? &rms_norm<true> : &rms_norm<false>,
                        {.grid = static_cast<uint32_t>(args.m),
                         .block = kNormWarps * 32,
                         .is_dependent = args.is_dependent},
@@ -511,7 +524,10 @@ Result<void> launch_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stre
 }
 
 Result<void> launch_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stream) {
-  return launch_kernel(&join_mtp,
+  const bool is_vector = has_vectors(args.embedded.data, args.hidden) &&
+                         has_vectors(args.projected.data, args.hidden) &&
+                         has_vectors(args.streams, args.hidden);
+  return launch_kernel(is_vector ? &join_mtp<true> : &join_mtp<false>,
                        {.grid = static_cast<uint32_t>(ceil_div(args.hidden, kJoinWarps * kGroup)),
                         .block = kJoinWarps * 32,
                         .is_dependent = args.is_dependent,
