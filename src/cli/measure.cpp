@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,18 +89,24 @@ tools::Pass prompt_pass(tools::Steps& steps, int32_t prompt, int32_t chunk) {
   return [&steps, prompt, chunk] { return steps.start(1, prompt, chunk); };
 }
 
+// Graphs are seen kernel by kernel only where they are captured while the library listens.
+std::optional<device::KernelTrace> attach_trace() {
+  if (!device::has_cuda_backend()) return std::nullopt;
+  Result<device::KernelTrace> trace = device::KernelTrace::start();
+  if (!trace.ok()) return std::nullopt;  // the profile says why
+  return std::move(trace).value();
+}
+
 }  // namespace
 
 Result<void> run_profile(const ProfileFlags& flags) {
-  // Graphs are seen kernel by kernel only where they are captured after the library was loaded.
-  if (device::has_cuda_backend()) {
-    const Result<device::KernelTrace> ignored = device::KernelTrace::start();
-  }
+  std::optional<device::KernelTrace> attached = attach_trace();
   TRY_ASSIGN(const checkpoint::Checkpoint checkpoint, open_model(flags.model));
   const int32_t room = flags.prefill ? flags.context : flags.context + kRoom;
   const int32_t batch = flags.prefill ? 1 : flags.batch;
   TRY_ASSIGN(const Measured measured,
              load(checkpoint, flags.model, batch, room, std::max(flags.chunk, batch)));
+  attached.reset();
   tools::Steps steps(measured.model(), batch, room);
   TRY(steps.start(batch, flags.prefill ? 0 : flags.context, flags.chunk));
   const tools::Pass pass = flags.prefill ? prompt_pass(steps, flags.context, flags.chunk)

@@ -21,10 +21,6 @@ using device::ObservedLaunch;
 
 constexpr int32_t kWarmUp = 3;
 
-bool is_cuda(const device::Device& device) {
-  return device.info().kind == device::DeviceKind::kCuda;
-}
-
 Spread spread_of(std::vector<double> times) {
   if (times.empty()) return {};
   std::sort(times.begin(), times.end());
@@ -103,7 +99,7 @@ Result<std::map<ClassKey, KernelClass>> collect(device::Device& device,
     KernelClass& of = classes[{std::string(launch.kernel), work.n, work.k}];
     of.work.bytes += work.bytes;
     of.work.flops += work.flops;
-    if (is_cuda(device)) {
+    if (is_gpu(device)) {
       of.runs.push_back(launch.run);
       return {};
     }
@@ -143,7 +139,7 @@ struct Peer {
 constexpr Peer kPeers[] = {{"cublasLt bf16", kernels::cuda::BlasType::kBf16, 2},
                            {"cublasLt fp8", kernels::cuda::BlasType::kFp8, 1},
                            {"cublasLt fp8 128x128", kernels::cuda::BlasType::kFp8Blocks, 1}};
-constexpr int64_t kPeerBytes = int64_t{640} << 20;  // of weights in turn
+constexpr int64_t kPeerBytes = int64_t{2400} << 20;  // of weights in turn
 constexpr int64_t kMaxCopies = 32;
 
 Result<KernelRow> bench_peer(device::Device& device,
@@ -151,14 +147,16 @@ Result<KernelRow> bench_peer(device::Device& device,
                              const Peer& peer,
                              const KernelRow& ours,
                              int32_t repeats) {
+  // FP8 takes rows by sixteen.
+  const int64_t m = peer.bytes == 1 ? round_up(ours.m, int64_t{16}) : ours.m;
   const int64_t weight_bytes = ours.n * ours.k * peer.bytes;
-  const int64_t x_bytes = round_up(ours.m * ours.k * peer.bytes, int64_t{256});
-  const int64_t y_bytes = round_up(ours.m * ours.n * 2, int64_t{256});
+  const int64_t x_bytes = round_up(m * ours.k * peer.bytes, int64_t{256});
+  const int64_t y_bytes = round_up(m * ours.n * 2, int64_t{256});
   const int64_t room = memory.num_bytes() - x_bytes - y_bytes;
   const int64_t copies = std::min(kMaxCopies, room / weight_bytes);
   if (copies < 1) return unavailable("the product does not fit the benchmark's memory");
   TRY_ASSIGN(const auto product,
-             kernels::cuda::BlasProduct::make(device, peer.type, ours.m, ours.n, ours.k));
+             kernels::cuda::BlasProduct::make(device, peer.type, m, ours.n, ours.k));
   std::byte* const x = memory.data();
   std::byte* const y = x + x_bytes;
   const auto enqueue = [&]() -> Result<void> {
@@ -170,7 +168,7 @@ Result<KernelRow> bench_peer(device::Device& device,
   TRY_ASSIGN(const device::Graph graph, device::Graph::capture(device.stream(), enqueue));
   TRY_ASSIGN(const Spread all, time_graph(device.stream(), graph, repeats));
   KernelRow row{.name = peer.name,
-                .m = ours.m,
+                .m = m,
                 .n = ours.n,
                 .k = ours.k,
                 .launches = copies,
@@ -273,7 +271,7 @@ Result<std::vector<KernelRow>> bench_kernels(device::Device& device,
   std::vector<KernelRow> rows;
   for (auto& [key, of] : classes) {
     KernelRow row = row_of(key, of);
-    if (is_cuda(device)) {
+    if (is_gpu(device)) {
       const auto enqueue = [&runs = of.runs]() -> Result<void> {
         for (const std::function<Result<void>()>& run : runs) TRY(run());
         return {};
@@ -298,7 +296,7 @@ Result<std::vector<KernelRow>> bench_peers(device::Device& device,
                                            const std::vector<KernelRow>& ours,
                                            int32_t repeats) {
   std::vector<KernelRow> rows;
-  if (!is_cuda(device)) return rows;
+  if (!is_gpu(device)) return rows;
   TRY_ASSIGN(const device::Buffer memory, device.allocate(kPeerBytes));
   TRY(device::fill_device(memory.data(), 0x35, kPeerBytes, device.stream()));
   std::set<std::tuple<int64_t, int64_t, int64_t>> known;

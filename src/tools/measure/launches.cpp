@@ -8,6 +8,7 @@
 
 #include "device/cuda.h"
 #include "device/graph.h"
+#include "tools/measure/roofs.h"
 
 namespace nibble::tools {
 namespace {
@@ -15,10 +16,6 @@ namespace {
 using device::KernelActivity;
 using device::KernelTrace;
 using device::ObservedLaunch;
-
-bool is_cuda(const device::Device& device) {
-  return device.info().kind == device::DeviceKind::kCuda;
-}
 
 // Sets a stream's observer for a scope.
 class ObserverScope final {
@@ -33,10 +30,6 @@ class ObserverScope final {
  private:
   device::Stream& stream_;
 };
-
-Result<void> wait_for(device::Device& device) {
-  return is_cuda(device) ? device::synchronize(device.stream()) : Result<void>();
-}
 
 const kernels::KernelInfo* find_kernel(std::string_view name) {
   static const std::vector<const kernels::KernelInfo*> all = kernels::all_kernels();
@@ -78,7 +71,7 @@ Result<void> take_medians(std::vector<std::vector<double>>& times,
 }
 
 Result<double> time_one(device::Device& device, const ObservedLaunch& launch) {
-  if (is_cuda(device)) return device::elapsed_us(device.stream(), launch.run);
+  if (is_gpu(device)) return device::elapsed_us(device.stream(), launch.run);
   const auto begin = std::chrono::steady_clock::now();
   TRY(launch.run());
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
@@ -129,14 +122,14 @@ Result<std::vector<KernelActivity>> trace_eager(device::Device& device, const Pa
     return trace.set_label(0);
   };
   TRY(observe_launches(device, pass, label));
-  TRY(wait_for(device));
+  TRY(device.synchronize());
   return trace.finish();
 }
 
 Result<std::vector<KernelActivity>> trace_replay(device::Device& device, const Pass& pass) {
   TRY_ASSIGN(KernelTrace trace, KernelTrace::start());
   TRY(pass());
-  TRY(wait_for(device));
+  TRY(device.synchronize());
   return trace.finish();
 }
 
@@ -229,12 +222,12 @@ Result<void> observe_launches(device::Device& device,
 }
 
 device::ReadInts int_reader(device::Device& device) {
-  if (!is_cuda(device)) return {};
+  if (device.info().kind != device::DeviceKind::kCuda) return {};
   return [&device](const int32_t* data, int64_t count) {
     std::vector<int32_t> values(static_cast<size_t>(count));
-    const Result<void> copied = device::copy_to_host(
-        values.data(), data, count * int64_t{sizeof(int32_t)}, device.stream());
-    const Result<void> done = device::synchronize(device.stream());
+    const Result<void> copied =
+        device.copy_out(values.data(), data, count * int64_t{sizeof(int32_t)});
+    const Result<void> done = device.synchronize();
     return copied.ok() && done.ok() ? values : std::vector<int32_t>(values.size());
   };
 }
@@ -253,7 +246,7 @@ Result<PassLaunches> time_launches(device::Device& device, const Pass& pass, int
   PassLaunches result;
   TRY(pass());  // what a first pass sets up is not timed
   TRY_ASSIGN(result.launches, list_launches(device, pass));
-  if (!is_cuda(device)) {
+  if (!is_gpu(device)) {
     TRY(time_one_by_one(device, pass, repeats, result.launches));
     return result;
   }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
+#include "device/emulated_gpu.h"
 #include "models/model.h"
 #include "tools/measure/bench.h"
 #include "tools/measure/steps.h"
@@ -14,11 +15,15 @@ namespace {
 
 constexpr int32_t kContext = 40, kBatch = 2;
 
-// tiny-v4 on the host with two sequences.
+// tiny-v4 with two sequences, on the host or on the emulated GPU.
 class Launches : public ::testing::Test {
  protected:
-  void SetUp() override {
-    device_ = device::make_host_device({.num_threads = 1}).value();
+  void SetUp() override { load(device::make_host_device({.num_threads = 1}).value()); }
+
+  void load(std::unique_ptr<device::Device> device) {
+    steps_.reset();
+    model_.reset();
+    device_ = std::move(device);
     const auto checkpoint =
         checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
     models::LoadOptions options;
@@ -61,6 +66,19 @@ TEST_F(Launches, OfADecodeStepHaveKernelsWorkAndTimes) {
   EXPECT_TRUE(has_experts);
   EXPECT_EQ(device_->stream().observer, nullptr);
   EXPECT_EQ(model_->length(SlotId{0}), kContext);
+}
+
+TEST_F(Launches, OfAGpuStepStateTheirWork) {
+  load(device::make_emulated_gpu(1).value());
+  const PassLaunches pass = time_launches(*device_, decode(), 1).value();
+  double expert_flops = 0;
+  for (const TimedLaunch& launch : pass.launches) {
+    ASSERT_NE(launch.kernel, nullptr);
+    EXPECT_GT(launch.work.bytes, 0) << launch.kernel->name;
+    if (launch.kernel->op == kernels::Op::kGroupedMatMul) expert_flops += launch.work.flops;
+  }
+  EXPECT_GT(expert_flops, 0) << "ids are read back from the device";
+  EXPECT_FALSE(bench_kernels(*device_, decode(), "matmul", 1).value().empty());
 }
 
 TEST_F(Launches, ThatChangeFromPassToPassAreRefused) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/cuda.h"
+#include "device/emulated_gpu.h"
 #include "device/graph.h"
 #include "kernels/cuda/peers.h"
 #include "kernels/kernel.h"
@@ -22,7 +23,7 @@ Result<double> best_seconds(device::Device& device, const std::function<Result<v
   double best = 0;
   for (int32_t i = 0; i < kRepeats; ++i) {
     double seconds = 0;
-    if (device.info().kind == device::DeviceKind::kCuda) {
+    if (is_gpu(device)) {
       TRY_ASSIGN(const double us, device::elapsed_us(device.stream(), enqueue));
       seconds = us * 1e-6;
     } else {
@@ -112,6 +113,11 @@ Result<double> cuda_peak(device::Device& device, std::string& note) {
 
 }  // namespace
 
+bool is_gpu(const device::Device& device) {
+  const device::DeviceInfo& info = device.info();
+  return info.kind == device::DeviceKind::kCuda && info.sm != device::kEmulatedSm;
+}
+
 double host_read_rate(device::Device& host) {
   constexpr int64_t kBytes = int64_t{256} << 20;
   constexpr int64_t kTasks = 64;
@@ -141,14 +147,14 @@ double host_read_rate(device::Device& host) {
 
 Result<Roofs> measure_roofs(device::Device& device) {
   Roofs roofs;
-  const bool is_cuda = device.info().kind == device::DeviceKind::kCuda;
-  if (is_cuda) {
+  const bool on_gpu = is_gpu(device);
+  if (on_gpu) {
     TRY_ASSIGN(roofs.read_bytes_per_s, cuda_read_rate(device));
   } else {
     roofs.read_bytes_per_s = host_read_rate(device);
   }
   const Result<double> peak =
-      is_cuda ? cuda_peak(device, roofs.bf16_note) : host_peak(device, roofs.bf16_note);
+      on_gpu ? cuda_peak(device, roofs.bf16_note) : host_peak(device, roofs.bf16_note);
   if (peak.ok()) {
     roofs.bf16_flops_per_s = *peak;
   } else {

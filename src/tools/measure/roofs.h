@@ -14,6 +14,9 @@ struct Roofs {
   std::string bf16_note;        // what computed it, or why nothing did
 };
 
+// Whether it has a clock of its own: a GPU, but not the emulated one.
+bool is_gpu(const device::Device& device);
+
 // Takes about half a second, and up to 2 GB of a GPU's memory.
 Result<Roofs> measure_roofs(device::Device& device);
 
