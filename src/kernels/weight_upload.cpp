@@ -1,5 +1,7 @@
 #include "kernels/weight_upload.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -190,6 +192,7 @@ class WeightUploader::Impl {
   device::Buffer failure_;            // one uint64_t on the device; empty when the host packs
   std::vector<std::string> tickets_;  // names of what the device packs
   UploadStatistics statistics_;
+  const TimePoint created_ = kClock.now();
 };
 
 Result<void> WeightUploader::Impl::allocate() {
@@ -434,6 +437,7 @@ Result<void> WeightUploader::Impl::finish() {
   if (failure_.num_bytes() > 0) TRY(device_.copy_out(&failure, failure_.data(), sizeof(failure)));
   TRY(device_.synchronize());
   statistics_.wait_seconds += seconds_since(start);
+  statistics_.total_seconds = seconds_since(created_);
   if (failure == 0) return {};
   const auto ticket = static_cast<size_t>(failure >> 32);
   CHECK(ticket > 0 && ticket <= tickets_.size()) << ticket;
@@ -441,6 +445,19 @@ Result<void> WeightUploader::Impl::finish() {
                      std::to_string(failure & 0xFFFFFFFF) + ", at most " +
                      std::to_string(kPanelScaleMax) +
                      " fit; force a kernel with another layout (--kernel)");
+}
+
+std::string upload_report(const UploadStatistics& statistics) {
+  const auto gb = static_cast<double>(statistics.stored_bytes) * 1e-9;
+  return fmt::format(
+      "{:.1f} GB to the device in {:.2f} s ({:.1f} GB/s): reading {:.2f} s, waiting for it {:.2f} "
+      "s, {:.0f} MB packed by the host",
+      gb,
+      statistics.total_seconds,
+      gb / std::max(statistics.total_seconds, 1e-9),
+      statistics.read_seconds,
+      statistics.wait_seconds,
+      static_cast<double>(statistics.host_packed_bytes) * 1e-6);
 }
 
 Result<WeightUploader> WeightUploader::create(device::Device& device,

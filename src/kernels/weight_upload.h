@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,7 +32,11 @@ struct UploadStatistics {
   int64_t host_packed_bytes = 0;  // of them, packed by the host
   double read_seconds = 0;        // the loading thread was busy reading
   double wait_seconds = 0;        // it waited for the device
+  double total_seconds = 0;       // since the uploader was made, of the last finish()
 };
+// "30.8 GB to the device in 1.42 s (21.7 GB/s): reading 1.20 s, waiting for it 0.02 s, 0 MB packed
+// by the host"
+std::string upload_report(const UploadStatistics& statistics);
 
 class WeightUploader final {
  public:

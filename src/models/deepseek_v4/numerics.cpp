@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string_view>
@@ -48,6 +49,12 @@ Result<Numerics> gpu_numerics_of(Precision precision, KvDtype kv_dtype) {
   numerics.precision = precision;
   if (precision == Precision::kDefault) numerics.activation = kernels::Activation::kFp8;
   return numerics;
+}
+
+kernels::Activation gpu_activation(quant::Format format, kernels::Activation activation) {
+  const bool takes_fp8 =
+      format == quant::Format::kMxfp4 || format == quant::Format::kFp8E4m3Block128x128;
+  return takes_fp8 ? activation : std::min(activation, kernels::Activation::kBf16);
 }
 
 Result<void> check_simulated_sizes(const Config& config) {

@@ -27,6 +27,10 @@ Numerics numerics_of(Precision precision, KvDtype kv_dtype = KvDtype::kAuto);
 // (7.1). Keys are BF16 or FP8. kUnsupported for the faithful mode.
 Result<Numerics> gpu_numerics_of(Precision precision, KvDtype kv_dtype);
 
+// What a weight of `format` takes of it: FP8 activations go with the formats whose checkpoints were
+// made with them (7.1).
+kernels::Activation gpu_activation(quant::Format format, kernels::Activation activation);
+
 // kUnsupported when the quantisers of the faithful mode do not fit the model's sizes; names the
 // size.
 Result<void> check_simulated_sizes(const Config& config);

@@ -5,15 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "base/utf8.h"
 #include "layers/linear.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/gpu/row_products.h"
 #include "models/deepseek_v4/inventory.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/weight_map.h"
+#include "quant/activation.h"
 #include "quant/detect.h"
 
 namespace nibble::models::deepseek_v4 {
@@ -83,6 +87,16 @@ struct Product {
   std::string_view kernel;
 };
 
+// As many rows as tile sizes of GPU kernels divide, where the weight's scales begin a block.
+kernels::WeightRows aligned_rows(const kernels::WeightRows& all) {
+  constexpr int64_t kAlignment = 128;
+  constexpr int64_t kRows = 256;
+  const int64_t rows = all.row_end - all.row_begin;
+  if (rows <= kRows) return all;
+  const int64_t begin = all.row_begin + (rows - kRows) / 2 / kAlignment * kAlignment;
+  return {.weight = all.weight, .row_begin = begin, .row_end = begin + kRows};
+}
+
 // y = x W^T on the kernel that `options` lead to. x: [kTokens, k]
 Result<Product> multiply(const std::vector<kernels::WeightRows>& rows,
                          bool is_grouped,
@@ -116,12 +130,18 @@ Result<Product> multiply(const std::vector<kernels::WeightRows>& rows,
 
 class RowChecker final {
  public:
-  RowChecker(WeightMap& map, device::Device& device, const LoadOptions& options)
+  // gpu: null for the CPU. host: what runs the reference, and the kernels where there is no GPU.
+  RowChecker(WeightMap& map,
+             device::Device& host,
+             RowMultiplier* gpu,
+             const Numerics& numerics,
+             const LoadOptions& options)
       : map_(map),
-        device_(device),
-        numerics_(numerics_of(options.precision)),
-        options_{.device = device.info(), .routing = options.routing},
-        reference_{.device = device.info(),
+        host_(host),
+        gpu_(gpu),
+        numerics_(numerics),
+        options_{.device = host.info(), .routing = options.routing},
+        reference_{.device = host.info(),
                    .routing = {.only = ".cpu.scalar", .allow_reference = true}} {}
 
   Result<RowComparison> check(const std::string& name, const std::vector<ExpectedModule>& modules) {
@@ -135,26 +155,66 @@ class RowChecker final {
   Result<void> check_module(const ExpectedModule& module, RowComparison& comparison) {
     TRY_ASSIGN(const kernels::WeightRows all,
                map_.matrix(module.name, module.shape[0], module.shape[1]));
-    const std::vector<kernels::WeightRows> rows = sampled_rows(all);
     std::vector<float> x(static_cast<size_t>(kTokens * module.shape[1]));
     for (float& value : x) value = normal_(random_);
+    ++comparison.num_modules;
+    return gpu_ == nullptr ? check_on_host(module, all, x, comparison)
+                           : check_on_gpu(module, all, x, comparison);
+  }
+
+  Result<void> check_on_host(const ExpectedModule& module,
+                             const kernels::WeightRows& all,
+                             std::vector<float>& x,
+                             RowComparison& comparison) {
+    const std::vector<kernels::WeightRows> rows = sampled_rows(all);
     const bool grouped = is_grouped(module.name);
-    TRY_ASSIGN(const Product expected, multiply(rows, grouped, x, reference_, device_.stream()));
-    TRY_ASSIGN(const Product found, multiply(rows, grouped, x, options_, device_.stream()));
-    const Result<double> cosine = compare_rows(expected.y, found.y);
+    TRY_ASSIGN(const Product expected, multiply(rows, grouped, x, reference_, host_.stream()));
+    TRY_ASSIGN(const Product found, multiply(rows, grouped, x, options_, host_.stream()));
+    return compare(module, found.kernel, expected.y, found.y, comparison);
+  }
+
+  // On all kernels that a step may take, with activations that are equal in all their forms.
+  Result<void> check_on_gpu(const ExpectedModule& module,
+                            const kernels::WeightRows& all,
+                            std::vector<float>& x,
+                            RowComparison& comparison) {
+    const kernels::WeightRows rows = aligned_rows(all);
+    if (module.shape[1] % 128 == 0) quant::simulate_fp8(x, 128);
+    TRY_ASSIGN(const Product expected,
+               multiply({rows}, is_grouped(module.name), x, reference_, host_.stream()));
+    TRY_ASSIGN(
+        const std::vector<RowProduct> products,
+        gpu_->multiply({.all = all,
+                        .rows = rows,
+                        .is_expert = module.name.find(".experts.") != std::string::npos,
+                        .activation = gpu_activation(all.weight.format, options_.activation)},
+                       x));
+    for (const RowProduct& found : products) {
+      TRY(compare(
+          module, found.kernel, std::span(expected.y).first(found.y.size()), found.y, comparison));
+    }
+    return {};
+  }
+
+  static Result<void> compare(const ExpectedModule& module,
+                              std::string_view kernel,
+                              std::span<const float> expected,
+                              std::span<const float> found,
+                              RowComparison& comparison) {
+    const Result<double> cosine = compare_rows(expected, found);
     if (!cosine.ok()) {
       return data_loss(fmt::format(
-          "{} on {}: {}", escape_for_display(module.name), found.kernel, cosine.error().message));
+          "{} on {}: {}", escape_for_display(module.name), kernel, cosine.error().message));
     }
-    comparison.kernel = found.kernel;
+    if (*cosine <= comparison.cosine) comparison.kernel = kernel;
     comparison.cosine = std::min(comparison.cosine, *cosine);
-    comparison.num_rows += static_cast<int64_t>(found.y.size()) / kTokens;
-    ++comparison.num_modules;
+    comparison.num_rows += static_cast<int64_t>(found.size()) / kTokens;
     return {};
   }
 
   WeightMap& map_;
-  device::Device& device_;
+  device::Device& host_;
+  RowMultiplier* gpu_;
   const Numerics numerics_;
   layers::LinearOptions options_;
   const layers::LinearOptions reference_;
@@ -192,7 +252,16 @@ Result<std::vector<RowComparison>> check_rows(const checkpoint::Checkpoint& chec
   TRY_ASSIGN(WeightMap map, WeightMap::build(checkpoint));
   DraftKind draft = DraftKind::kNone;
   if (options.load_mtp && map.contains("mtp.0.e_proj.weight")) draft = DraftKind::kMtp;
-  RowChecker checker(map, device, options);
+  const bool is_gpu = device.info().kind == device::DeviceKind::kCuda;
+  std::unique_ptr<device::Device> host;
+  std::optional<RowMultiplier> gpu;
+  Numerics numerics = numerics_of(options.precision);
+  if (is_gpu) {
+    TRY_ASSIGN(host, device::make_host_device({}));
+    TRY_ASSIGN(gpu, RowMultiplier::create(device, options.routing));
+    TRY_ASSIGN(numerics, gpu_numerics_of(options.precision, options.kv_dtype));
+  }
+  RowChecker checker(map, is_gpu ? *host : device, is_gpu ? &*gpu : nullptr, numerics, options);
   std::vector<RowComparison> comparisons;
   for (const auto& [name, modules] : classes_of(config, draft)) {
     TRY_ASSIGN(RowComparison comparison, checker.check(name, modules));

@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "device/emulated_gpu.h"
+
 namespace nibble::models::deepseek_v4 {
 namespace {
 
@@ -52,6 +54,19 @@ TEST(CheckRows, CoversEveryKindOfWeightOfTheBundledModel) {
                                      "layers.*.ffn.shared_experts.w3",
                                      "mtp.*.e_proj",
                                      "mtp.*.ffn.experts.*.w3"}));
+}
+
+TEST(CheckRows, CoversTheKernelsOfAGpu) {
+  const auto checkpoint =
+      checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
+  const auto device = device::make_emulated_gpu(1).value();
+  const std::vector<RowComparison> comparisons =
+      check_rows(checkpoint, *device, {.routing = {.allow_reference = true}}).value();
+  EXPECT_GT(comparisons.size(), 20U);
+  for (const RowComparison& comparison : comparisons) {
+    EXPECT_GE(comparison.cosine, 0.9999) << comparison.module << " on " << comparison.kernel;
+    EXPECT_GT(comparison.num_rows, 0) << comparison.module;
+  }
 }
 
 }  // namespace

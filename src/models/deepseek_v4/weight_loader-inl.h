@@ -32,7 +32,7 @@ inline std::string class_prefix(std::string_view prefix) {
 // Walks the tensors of a checkpoint and has `Maker` turn them into a backend's layers.
 //   Maker::Kit: the types. Functions: linear(name, sources, activation), output_groups(name, rows,
 //   groups, activation), experts(name, sources, activation, is_gate_up), parameter(host buffer),
-//   table(host table), ids(host vector), and for_each_route(layer, visit(n, route)).
+//   table(stored view), ids(host vector), and for_each_route(layer, visit(n, route)).
 template <class Maker>
 class WeightLoader final {
  public:
@@ -415,9 +415,9 @@ void WeightLoader<Maker>::report_unclaimed() const {
 template <class Maker>
 auto WeightLoader<Maker>::load() -> Result<WeightsOf<Kit>> {
   if (numerics_.is_simulated) TRY(check_simulated_sizes(config_));
-  TRY_ASSIGN(WeightMap::Table embed, map_.table("embed.weight", {config_.vocab_size, hidden()}));
-  weights_.num_bytes += embed.storage.num_bytes();
-  TRY_ASSIGN(weights_.embed, maker_.table(std::move(embed)));
+  TRY_ASSIGN(const TensorView embed, map_.table("embed.weight", {config_.vocab_size, hidden()}));
+  weights_.num_bytes += embed.num_bytes();
+  TRY_ASSIGN(weights_.embed, maker_.table(embed));
   for (int32_t l = 0; l < config_.num_hidden_layers; ++l) {
     TRY_ASSIGN(BlockWeightsOf<Kit> layer, block(fmt::format("layers.{}.", l), l));
     weights_.layers.push_back(std::move(layer));

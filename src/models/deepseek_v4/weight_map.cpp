@@ -213,17 +213,21 @@ Result<device::Buffer> WeightMap::f32(const std::string& name, const Shape& shap
   return buffer;
 }
 
-Result<WeightMap::Table> WeightMap::table(const std::string& name, const Shape& shape) {
+Result<TensorView> WeightMap::table(const std::string& name, const Shape& shape) {
   TRY_ASSIGN(const Entry* entry, require_shape(name, shape));
   const TensorView& view = entry->view;
   if (!is_float_table(view.dtype)) {
     return unsupported(fmt::format(
         "{}: dtype {}, expected F32, BF16 or F16", locate(*entry), dtype_name(view.dtype)));
   }
+  return view;
+}
+
+Result<WeightMap::Table> WeightMap::copy(const TensorView& stored) {
   Table table;
-  TRY_ASSIGN(table.storage, device::Buffer::allocate(view.num_bytes()));
-  std::memcpy(table.storage.data(), view.data, static_cast<size_t>(view.num_bytes()));
-  table.view = table.storage.view(view.dtype, shape);
+  TRY_ASSIGN(table.storage, device::Buffer::allocate(stored.num_bytes()));
+  std::memcpy(table.storage.data(), stored.data, static_cast<size_t>(stored.num_bytes()));
+  table.view = table.storage.view(stored.dtype, stored.shape);
   return table;
 }
 

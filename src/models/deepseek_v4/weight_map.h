@@ -36,12 +36,14 @@ class WeightMap final {
   // NaN.
   Result<device::Buffer> f32(const std::string& name, const Shape& shape);
 
-  // A matrix of `shape` copied as it is stored: F32, BF16 or F16.
+  // A matrix of `shape` as it is stored: F32, BF16 or F16. Valid as long as the checkpoint.
+  Result<TensorView> table(const std::string& name, const Shape& shape);
+  // A copy of one.
   struct Table {
     device::Buffer storage;
     TensorView view;
   };
-  Result<Table> table(const std::string& name, const Shape& shape);
+  static Result<Table> copy(const TensorView& stored);
 
   // An integer matrix of `shape`, stored as I64 or I32, with every element in [0, limit).
   Result<std::vector<int32_t>> integers(const std::string& name, const Shape& shape, int64_t limit);

@@ -50,7 +50,7 @@ class HostMaker final {
   Result<Parameter> parameter(device::Buffer storage) const {
     return Parameter(std::move(storage));
   }
-  Result<WeightMap::Table> table(WeightMap::Table table) const { return table; }
+  Result<WeightMap::Table> table(const TensorView& stored) const { return WeightMap::copy(stored); }
   Result<std::vector<int32_t>> ids(std::vector<int32_t> ids) const { return ids; }
 
  private:

@@ -1,21 +1,14 @@
 #include "models/deepseek_v4/gpu/weights.h"
 
-#include <algorithm>
 #include <span>
 #include <vector>
 
+#include "base/log.h"
 #include "models/deepseek_v4/weight_loader-inl.h"
 #include "quant/numeric.h"
 
 namespace nibble::models::deepseek_v4::gpu {
 namespace {
-
-// FP8 activations go with the formats whose checkpoints were made with them (7.1).
-Activation taken_by(quant::Format format, Activation activation) {
-  const bool takes_fp8 =
-      format == quant::Format::kMxfp4 || format == quant::Format::kFp8E4m3Block128x128;
-  return takes_fp8 ? activation : std::min(activation, Activation::kBf16);
-}
 
 class DeviceMaker final {
  public:
@@ -34,49 +27,51 @@ class DeviceMaker final {
   Result<layers::DeviceLinear> linear(std::string_view name,
                                       std::span<const WeightRows> sources,
                                       Activation activation) const {
-    const Activation taken = taken_by(sources.front().weight.format, activation);
+    const Activation taken = gpu_activation(sources.front().weight.format, activation);
     return layers::DeviceLinear::make(sources, 1, options(name, taken));
   }
   Result<layers::DeviceLinear> output_groups(std::string_view name,
                                              const WeightRows& rows,
                                              int32_t groups,
                                              Activation activation) const {
-    const Activation taken = taken_by(rows.weight.format, activation);
+    const Activation taken = gpu_activation(rows.weight.format, activation);
     return layers::DeviceLinear::make(std::span(&rows, 1), groups, options(name, taken));
   }
   Result<layers::DeviceExperts> experts(std::string_view name,
                                         std::span<const std::vector<WeightRows>> sources,
                                         Activation activation,
                                         bool is_gate_up) const {
-    const Activation taken = taken_by(sources.front().front().weight.format, activation);
+    const Activation taken = gpu_activation(sources.front().front().weight.format, activation);
     return layers::DeviceExperts::make(sources, is_gate_up, options(name, taken));
   }
   Result<Parameter> parameter(const device::Buffer& host) const {
-    TRY_ASSIGN(device::Buffer storage, upload(device_, host.data(), host.num_bytes()));
+    TRY_ASSIGN(device::Buffer storage, upload(host.data(), host.num_bytes()));
     return Parameter(std::move(storage));
   }
-  Result<DeviceTable> table(const WeightMap::Table& host) const {
-    DeviceTable table{.storage = {}, .dtype = host.view.dtype};
-    if (host.view.dtype != DType::kF16) {
-      TRY_ASSIGN(table.storage, upload(device_, host.view.data, host.view.num_bytes()));
+  Result<DeviceTable> table(const TensorView& stored) const {
+    DeviceTable table{.storage = {}, .dtype = stored.dtype};
+    if (stored.dtype != DType::kF16) {
+      TRY_ASSIGN(table.storage, upload(stored.data, stored.num_bytes()));
       return table;
     }
-    const auto* const values = host.view.as<const uint16_t>();
-    std::vector<float> decoded(static_cast<size_t>(host.view.shape.num_elements()));
+    const auto* const values = stored.as<const uint16_t>();
+    std::vector<float> decoded(static_cast<size_t>(stored.shape.num_elements()));
     for (size_t i = 0; i < decoded.size(); ++i) decoded[i] = quant::f16_to_f32(values[i]);
     table.dtype = DType::kF32;
-    TRY_ASSIGN(
-        table.storage,
-        upload(device_, decoded.data(), static_cast<int64_t>(decoded.size() * sizeof(float))));
+    TRY_ASSIGN(table.storage,
+               upload(decoded.data(), static_cast<int64_t>(decoded.size() * sizeof(float))));
     return table;
   }
   Result<DeviceIds> ids(const std::vector<int32_t>& host) const {
     TRY_ASSIGN(device::Buffer storage,
-               upload(device_, host.data(), static_cast<int64_t>(host.size() * sizeof(int32_t))));
+               upload(host.data(), static_cast<int64_t>(host.size() * sizeof(int32_t))));
     return DeviceIds(std::move(storage));
   }
 
  private:
+  Result<device::Buffer> upload(const void* data, int64_t num_bytes) const {
+    return uploader_.upload({static_cast<const std::byte*>(data), static_cast<size_t>(num_bytes)});
+  }
   layers::DeviceLinearOptions options(std::string_view name, Activation activation) const {
     return {.activation = activation,
             .device = &device_,
@@ -103,6 +98,7 @@ Result<Weights> load_weights(const checkpoint::Checkpoint& checkpoint,
   TRY_ASSIGN(Weights weights,
              WeightLoader<DeviceMaker>(checkpoint, map, config, numerics, maker, options).load());
   TRY(uploader.finish());
+  log_info("{}", kernels::upload_report(uploader.statistics()));
   return weights;
 }
 
