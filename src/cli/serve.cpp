@@ -115,6 +115,7 @@ Result<void> run_serve(const ServeFlags& flags) {
                            .max_gap = std::chrono::milliseconds(flags.max_itl_ms)},
                           flags.kv));
   print_note(session->plan.kv->describe());
+  print_note(session->times.describe());
   server->attach(model_config(flags, *session), *session->engine, *session->tokenizer);
   print_note(fmt::format("listening on {}:{}", flags.host, server->port()));
   server->run();

@@ -42,10 +42,12 @@ engine::KvDivision kv_division(const engine::EngineConfig& config, const KvFlags
 
 // Q-K3 (spec "quantization" 3.7): nothing starts on kernels that compute something else than the
 // scalar reference does on rows of this very checkpoint.
-Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
-                          device::Device& device,
-                          const ModelFlags& flags) {
-  if (device.info().kind == device::DeviceKind::kCuda) return {};
+// Seconds that it took.
+Result<double> test_kernels(const checkpoint::Checkpoint& checkpoint,
+                            device::Device& device,
+                            const ModelFlags& flags) {
+  // Of a GPU only `nibble check` does it: it has not run on hardware yet.
+  if (device.info().kind == device::DeviceKind::kCuda) return 0.0;
   const TimePoint start = kClock.now();
   Result<std::vector<models::deepseek_v4::RowComparison>> rows =
       models::deepseek_v4::check_rows(checkpoint, device, load_options(flags));
@@ -55,10 +57,9 @@ Result<void> test_kernels(const checkpoint::Checkpoint& checkpoint,
     error.reason = "Q-K3";
     return error;
   }
-  log_info("self-test of {} kinds of weights passed in {:.1f} s",
-           rows->size(),
-           to_seconds(kClock.now() - start));
-  return {};
+  const double seconds = to_seconds(kClock.now() - start);
+  log_info("self-test of {} kinds of weights passed in {:.1f} s", rows->size(), seconds);
+  return seconds;
 }
 
 // The device as it is planned for: a GPU with the memory that is free, or less where the flags say
@@ -193,7 +194,8 @@ Result<Session> open_session(const ModelFlags& flags,
                          .pass_tokens = config.prefill_chunk_tokens,
                          .kv = kv_division(config, kv_flags)},
                         Report::kPlan));
-  TRY(test_kernels(checkpoint, *loaded.device, flags));
+  session.times.weights = loaded.load_seconds;
+  TRY_ASSIGN(session.times.self_test, test_kernels(checkpoint, *loaded.device, flags));
   session.device = std::move(loaded.device);
   session.load_seconds = loaded.load_seconds;
   session.routed_modules = loaded.model->routed_modules();
@@ -212,13 +214,22 @@ Result<Session> open_session(const ModelFlags& flags,
                                        state,
                                        comm::make_local_communicator(),
                                        loaded.plan.kv->num_snapshots));
-  log_info("reserved KV memory and workspace in {:.2f} s",
-           to_seconds(kClock.now() - reserve_start));
+  session.times.state = to_seconds(kClock.now() - reserve_start);
+  log_info("reserved KV memory and workspace in {:.2f} s", session.times.state);
   session.plan = std::move(loaded.plan);
   session.memory_bytes = runner->memory_bytes();
   TRY_ASSIGN(session.engine,
              engine::Engine::create(config, std::move(runner), *session.tokenizer, kClock));
   return session;
+}
+
+std::string StartTimes::describe() const {
+  return fmt::format(
+      "ready in {:.1f} s: weights {:.2f} s, self-test {:.2f} s, memory and graphs {:.2f} s",
+      weights + self_test + state,
+      weights,
+      self_test,
+      state);
 }
 
 engine::SamplingParams sampling_params(const SamplingFlags& flags,
