@@ -131,8 +131,9 @@ std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind
   const bool is_4_bit = kind == SchemeKind::kMxfp4 || kind == SchemeKind::kNvfp4;
   const bool wants_fp4 = wanted == Activation::kNvfp4;
   const bool has_cores = sm >= (wants_fp4 ? 100 : 89);
-  return fmt::format("W{}A16: {} {}; more precise, not faster",
+  return fmt::format("W{}A{}: {} {}; more precise, not faster",
                      is_4_bit ? 4 : 8,
+                     kernel.activation == Activation::kFp8 ? 8 : 16,
                      has_cores ? "no kernel for this GPU multiplies activations in"
                                : "this GPU has no tensor cores for",
                      wants_fp4 ? "FP4" : "FP8");

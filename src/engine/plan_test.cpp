@@ -284,10 +284,10 @@ TEST(PlanKernels, OfEachMachine) {
   const std::map<std::string, std::string> experts = {
       {"a100", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
       {"l40s", "grouped_matmul.mxfp4.bf16.sm_80.tensor_core"},
-      {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core"},
-      {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core"},
-      {"b200", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
-      {"b300", "grouped_matmul.mxfp4.fp8.sm_100.tensor_core.decode"},
+      {"h100", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
+      {"h200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode"},
+      {"b200", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.portable"},
+      {"b300", "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.portable"},
       {"rtx-pro-6000", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
       {"rtx-5090", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
       {"gb10", "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.decode"},
@@ -316,20 +316,23 @@ TEST(PlanKernels, AmpereWidensAndSaysSoB10) {
   EXPECT_THAT(module_of(plan, "routed_experts").why, HasSubstr("W4A16"));
 }
 
-TEST(PlanKernels, Nvfp4WithoutFp4CoresIsW4A16) {
+TEST(PlanKernels, Nvfp4WithoutFp4CoresIsWidened) {
   const auto description = form_b(quant::v4_small());
   const Plan h200 = make_plan(description, {}, on("h200"));
   EXPECT_EQ(module_of(h200, "routed_experts").kernel->name,
-            "grouped_matmul.nvfp4.bf16.sm_80.tensor_core");
+            "grouped_matmul.nvfp4.fp8.sm_90.tensor_core");
   EXPECT_THAT(module_of(h200, "routed_experts").why,
-              HasSubstr("W4A16: this GPU has no tensor cores for FP4"));
+              HasSubstr("W4A8: this GPU has no tensor cores for FP4"));
+  // These have them, but the kernels that are written widen.
+  for (const auto& [device, kernel] :
+       {std::pair("b200", "grouped_matmul.nvfp4.bf16.sm_80.tensor_core"),
+        std::pair("rtx-pro-6000", "grouped_matmul.nvfp4.bf16.sm_120.tensor_core")}) {
+    const Plan plan = make_plan(description, {}, on(device));
+    EXPECT_EQ(module_of(plan, "routed_experts").kernel->name, kernel);
+    EXPECT_THAT(module_of(plan, "routed_experts").why,
+                HasSubstr("W4A16: no kernel for this GPU multiplies activations in FP4"));
+  }
   const Plan b200 = make_plan(description, {}, on("b200"));
-  EXPECT_EQ(module_of(b200, "routed_experts").kernel->name,
-            "grouped_matmul.nvfp4.nvfp4.sm_100.tensor_core");
-  // It has them, but the kernel that is written widens.
-  const Plan rtx = make_plan(description, {}, on("rtx-pro-6000"));
-  EXPECT_THAT(module_of(rtx, "routed_experts").why,
-              HasSubstr("W4A16: no kernel for this GPU multiplies activations in FP4"));
   // Draft and model differ: each gets its own.
   EXPECT_EQ(module_of(b200, "draft_routed_experts").format, "mxfp4");
   EXPECT_THAT(codes_of(b200, quant::Severity::kInfo), Contains("Q-C7"));
@@ -382,21 +385,26 @@ TEST(PlanKernels, OfAnotherBuildAreNamed) {
   const Plan plan = make_plan(flash(), {}, on("h200"));
   EXPECT_FALSE(plan.is_runnable());
   EXPECT_THAT(plan.not_runnable, HasSubstr("has no launcher for"));
-  EXPECT_THAT(plan_text(plan), HasSubstr("not run on hardware"));
+  const Plan untested = make_plan(flash(), {}, on("rtx-pro-6000"));
+  EXPECT_THAT(plan_text(untested), HasSubstr("not run on hardware"));
 }
 
 TEST(PlanKernels, SlowerThanBestNeedsPermissionK7) {
   V4Shape odd = quant::v4_small();
-  odd.intermediate = 288;  // k of w2
+  odd.intermediate = 296;  // k of w2
   PlanOptions options = on("rtx-pro-6000");
-  const auto description = v4(odd, {.linears = V4Weights::kBf16}, "");
+  const auto description = v4(odd,
+                              {.linears = V4Weights::kBf16,
+                               .experts = V4Weights::kFp8Block,
+                               .draft_experts = V4Weights::kFp8Block},
+                              "");
   const Plan plan = make_plan(description, {}, options);
   EXPECT_THAT(codes_of(plan, quant::Severity::kError), Contains("Q-K7")) << text_of(plan);
   options.allow_slow = {
       "routed_experts", "draft_routed_experts", "shared_experts", "draft_shared_experts"};
   const Plan allowed = make_plan(description, {}, options);
   EXPECT_THAT(codes_of(allowed, quant::Severity::kError), IsEmpty()) << text_of(allowed);
-  EXPECT_THAT(text_of(allowed), HasSubstr("k 288, needs a multiple of 256"));
+  EXPECT_THAT(text_of(allowed), HasSubstr("k 296, needs a multiple of 16"));
 }
 
 // Invariant 15.

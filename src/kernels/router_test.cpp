@@ -228,10 +228,10 @@ TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
       {Format::kMxfp4,
        Activation::kBf16,
        {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
-      // sm_120: what is written there multiplies in BF16.
+      // What is written for FP4 tensor cores multiplies NVFP4 weights in BF16.
       {Format::kNvfp4,
        Activation::kNvfp4,
-       {"bf16", "bf16", "bf16", "fp8", "nvfp4", "nvfp4", "nvfp4", "bf16", "bf16"}},
+       {"bf16", "bf16", "bf16", "fp8", "bf16", "bf16", "bf16", "bf16", "bf16"}},
       {Format::kNvfp4,
        Activation::kBf16,
        {"bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16"}},
