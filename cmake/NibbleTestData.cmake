@@ -1,11 +1,11 @@
-# Large test data is tracked compressed: tests/data/<area>/<file>.zst unpacks to <build>/testdata/<area>/<file>.
+# Large test data is tracked compressed: tests/data/<area>/<file>.zst or .xz unpacks to <build>/testdata/<area>/<file>.
 # Depend on the target test_data; layer tests do so by themselves.
 find_program(NIBBLE_ZSTD zstd REQUIRED)
-file(GLOB_RECURSE packed_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/data/*.zst)
+file(GLOB_RECURSE packed_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/data/*.zst ${CMAKE_SOURCE_DIR}/tests/data/*.xz)
 set(unpacked_files)
 foreach(packed IN LISTS packed_files)
   file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/tests/data ${packed})
-  string(REGEX REPLACE "\\.zst$" "" name ${name})
+  string(REGEX REPLACE "\\.(zst|xz)$" "" name ${name})
   set(unpacked ${CMAKE_BINARY_DIR}/testdata/${name})
   get_filename_component(folder ${unpacked} DIRECTORY)
   add_custom_command(
