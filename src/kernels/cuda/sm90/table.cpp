@@ -12,7 +12,7 @@ using quant::Format;
 constexpr std::string_view kH200Verified = "NVIDIA H200, 2026-11-29";
 constexpr std::string_view kH200Later = "NVIDIA H200, 2026-11-30";
 // The same sums in double, by a program of its own; the sanitizers have not seen this form yet.
-constexpr std::string_view kH200Alone = "NVIDIA H200, 2026-11-30";
+constexpr std::string_view kH200Alone = "NVIDIA H200, 2026-11-30, without sanitizers";
 
 // clang-format off
 constexpr KernelInfo kTable[] = {
