@@ -1,5 +1,4 @@
 #include <cupti.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "device/cuda/run_time_library.h"
 #include "device/kernel_trace.h"
 
 namespace nibble::device {
@@ -30,32 +30,18 @@ struct Cupti {
   decltype(&cuptiActivityPopExternalCorrelationId) pop_label = nullptr;
 };
 
-template <class Function>
-bool find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 Result<Cupti> load_cupti() {
-  std::string tried;
-  for (const char* name : kLibraries) {
-    void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    tried += tried.empty() ? name : std::string(", ") + name;
-    if (library == nullptr) continue;
-    Cupti cupti;
-    const bool is_complete =
-        find_symbol(library, "cuptiGetResultString", cupti.get_result_string) &&
-        find_symbol(library, "cuptiActivityRegisterCallbacks", cupti.register_callbacks) &&
-        find_symbol(library, "cuptiActivityEnable", cupti.enable) &&
-        find_symbol(library, "cuptiActivityDisable", cupti.disable) &&
-        find_symbol(library, "cuptiActivityFlushAll", cupti.flush_all) &&
-        find_symbol(library, "cuptiActivityGetNextRecord", cupti.get_next_record) &&
-        find_symbol(library, "cuptiActivityPushExternalCorrelationId", cupti.push_label) &&
-        find_symbol(library, "cuptiActivityPopExternalCorrelationId", cupti.pop_label);
-    if (is_complete) return cupti;
-    return unavailable(std::string(name) + ": lacks functions of CUPTI's activity API");
-  }
-  return unavailable("libcupti is not installed; tried " + tried);
+  TRY_ASSIGN(const RunTimeLibrary library, RunTimeLibrary::open("libcupti", kLibraries));
+  Cupti cupti;
+  TRY(library.find("cuptiGetResultString", cupti.get_result_string));
+  TRY(library.find("cuptiActivityRegisterCallbacks", cupti.register_callbacks));
+  TRY(library.find("cuptiActivityEnable", cupti.enable));
+  TRY(library.find("cuptiActivityDisable", cupti.disable));
+  TRY(library.find("cuptiActivityFlushAll", cupti.flush_all));
+  TRY(library.find("cuptiActivityGetNextRecord", cupti.get_next_record));
+  TRY(library.find("cuptiActivityPushExternalCorrelationId", cupti.push_label));
+  TRY(library.find("cuptiActivityPopExternalCorrelationId", cupti.pop_label));
+  return cupti;
 }
 
 // Loaded once; the library stays.

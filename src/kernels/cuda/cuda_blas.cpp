@@ -1,5 +1,4 @@
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <string>
@@ -9,6 +8,7 @@
 #include "base/checked_math.h"
 #include "device/cuda.h"
 #include "device/cuda/cuda_try.h"
+#include "device/cuda/run_time_library.h"
 #include "kernels/cuda/peers.h"
 
 namespace nibble::kernels::cuda {
@@ -36,12 +36,6 @@ struct BlasLt {
   cublasLtHandle_t handle = nullptr;
 };
 
-template <class Function>
-bool find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 Result<void> check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
   return unavailable(std::string(call) + ": status " + std::to_string(static_cast<int>(status)));
@@ -49,29 +43,22 @@ Result<void> check(cublasStatus_t status, const char* call) {
 #define BLAS_TRY(call) TRY(check((call), #call))
 
 Result<BlasLt> load_blas() {
-  std::string tried;
-  for (const char* name : kLibraries) {
-    void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    tried += tried.empty() ? name : std::string(", ") + name;
-    if (library == nullptr) continue;
-    BlasLt blas;
-    const bool is_complete =
-        find_symbol(library, "cublasLtCreate", blas.create) &&
-        find_symbol(library, "cublasLtMatmul", blas.matmul) &&
-        find_symbol(library, "cublasLtMatmulDescCreate", blas.create_desc) &&
-        find_symbol(library, "cublasLtMatmulDescSetAttribute", blas.set_desc) &&
-        find_symbol(library, "cublasLtMatmulDescDestroy", blas.destroy_desc) &&
-        find_symbol(library, "cublasLtMatrixLayoutCreate", blas.create_layout) &&
-        find_symbol(library, "cublasLtMatrixLayoutDestroy", blas.destroy_layout) &&
-        find_symbol(library, "cublasLtMatmulPreferenceCreate", blas.create_preference) &&
-        find_symbol(library, "cublasLtMatmulPreferenceSetAttribute", blas.set_preference) &&
-        find_symbol(library, "cublasLtMatmulPreferenceDestroy", blas.destroy_preference) &&
-        find_symbol(library, "cublasLtMatmulAlgoGetHeuristic", blas.get_heuristic);
-    if (!is_complete) return unavailable(std::string(name) + ": lacks functions of cublasLt");
-    BLAS_TRY(blas.create(&blas.handle));
-    return blas;
-  }
-  return unavailable("cublasLt is not installed; tried " + tried);
+  TRY_ASSIGN(const device::RunTimeLibrary library,
+             device::RunTimeLibrary::open("cublasLt", kLibraries));
+  BlasLt blas;
+  TRY(library.find("cublasLtCreate", blas.create));
+  TRY(library.find("cublasLtMatmul", blas.matmul));
+  TRY(library.find("cublasLtMatmulDescCreate", blas.create_desc));
+  TRY(library.find("cublasLtMatmulDescSetAttribute", blas.set_desc));
+  TRY(library.find("cublasLtMatmulDescDestroy", blas.destroy_desc));
+  TRY(library.find("cublasLtMatrixLayoutCreate", blas.create_layout));
+  TRY(library.find("cublasLtMatrixLayoutDestroy", blas.destroy_layout));
+  TRY(library.find("cublasLtMatmulPreferenceCreate", blas.create_preference));
+  TRY(library.find("cublasLtMatmulPreferenceSetAttribute", blas.set_preference));
+  TRY(library.find("cublasLtMatmulPreferenceDestroy", blas.destroy_preference));
+  TRY(library.find("cublasLtMatmulAlgoGetHeuristic", blas.get_heuristic));
+  BLAS_TRY(blas.create(&blas.handle));
+  return blas;
 }
 
 // Loaded once, with a context of its own that lives as long as the process.
