@@ -234,7 +234,10 @@ std::vector<std::string> classes_with(const Plan& plan, const Wanted& wanted) {
     if (kernel == nullptr || !wanted(*kernel)) return;
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
-  for (const PlannedModule& module : plan.modules) take(module.module_class, module.kernel);
+  for (const PlannedModule& module : plan.modules) {
+    take(module.module_class, module.kernel);
+    for (const kernels::KernelInfo* kernel : module.by_rows) take(module.module_class, kernel);
+  }
   for (const PlannedOp& op : plan.ops) take(op.name, op.kernel);
   return names;
 }
@@ -243,6 +246,9 @@ template <class Wanted>
 const kernels::KernelInfo* first_with(const Plan& plan, const Wanted& wanted) {
   for (const PlannedModule& module : plan.modules) {
     if (module.kernel != nullptr && wanted(*module.kernel)) return module.kernel;
+    for (const kernels::KernelInfo* kernel : module.by_rows) {
+      if (wanted(*kernel)) return kernel;
+    }
   }
   for (const PlannedOp& op : plan.ops) {
     if (op.kernel != nullptr && wanted(*op.kernel)) return op.kernel;
@@ -392,7 +398,9 @@ models::StateOptions planned_state(const Plan& plan) {
 Result<void> check_executed(const Plan& plan, const std::vector<models::RoutedModule>& loaded) {
   for (const models::RoutedModule& module : loaded) {
     const auto is_same = [&](const PlannedModule& planned) {
-      return planned.kernel == module.route.kernel;
+      return planned.kernel == module.route.kernel ||
+             std::find(planned.by_rows.begin(), planned.by_rows.end(), module.route.kernel) !=
+                 planned.by_rows.end();
     };
     if (std::any_of(plan.modules.begin(), plan.modules.end(), is_same)) continue;
     return internal_error(fmt::format("{}: loading took {}, which the plan names for no module",

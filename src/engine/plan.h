@@ -73,6 +73,8 @@ struct PlannedModule {
   int64_t bytes = 0;                            // in the files, scales included
   int64_t bytes_per_device = 0;                 // resident
   const kernels::KernelInfo* kernel = nullptr;  // none: an error says why
+  // On GPUs, where a weight has a kernel for every range of rows: all of them, `kernel` included.
+  std::vector<const kernels::KernelInfo*> by_rows;
   std::string why;
   std::vector<kernels::Refusal> refused;  // records before it of this kind of device, and why not
   std::vector<kernels::Refusal> better;   // of these, what this very device could have run

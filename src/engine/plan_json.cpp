@@ -52,6 +52,9 @@ Value module_json(const PlannedModule& module) {
   object.set("format", module.format);
   object.set("evidence", module.evidence);
   add_kernel(object, module.kernel);
+  Array by_rows;
+  for (const kernels::KernelInfo* kernel : module.by_rows) by_rows.emplace_back(text(kernel->name));
+  object.set("kernels_by_rows", std::move(by_rows));
   object.set("why", module.why);
   object.set("unforced_kernel", module.unforced == nullptr ? Value() : text(module.unforced->name));
   object.set("refused", refused_json(module.refused));

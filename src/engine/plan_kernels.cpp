@@ -177,6 +177,7 @@ class ModulePlanner final {
   };
   struct Choice {
     const KernelInfo* kernel = nullptr;
+    std::vector<const KernelInfo*> by_rows;
     std::vector<kernels::Refusal> refused;
     std::vector<kernels::Refusal> better;
     const KernelInfo* unforced = nullptr;
@@ -204,6 +205,10 @@ class ModulePlanner final {
     entry.parts[{std::string(leaf_of(module.name)), module.n, module.k}] += module.num_matrices;
     entry.planned.bytes += module.num_bytes;
     entry.planned.bytes_per_device += device_bytes(module, choice.kernel);
+    for (const KernelInfo* kernel : choice.by_rows) {
+      std::vector<const KernelInfo*>& known = entry.planned.by_rows;
+      if (std::find(known.begin(), known.end(), kernel) == known.end()) known.push_back(kernel);
+    }
     if (entry.planned.refused.empty()) {
       entry.planned.refused = choice.refused;
       entry.planned.better = choice.better;
@@ -253,14 +258,18 @@ class ModulePlanner final {
                              .m_max = is_small ? plan_.options.concurrency : 0,
                              .n = n,
                              .k = op == Op::kStreamUpdate ? 0 : module.k};
-    Result<kernels::Route> route = route_of(problem, routing_);
-    if (!route.ok()) {
-      report_no_kernel(module, route.error());
+    const Result<std::vector<kernels::RangedRoute>> routes = routes_of(problem, routing_);
+    if (!routes.ok()) {
+      report_no_kernel(module, routes.error());
     } else {
-      choice.kernel = route->kernel;
-      choice.better = better_refusals(*route, device_);
-      choice.refused = std::move(route->refused);
+      const kernels::Route& route = shown_route(*routes, problem);
+      choice.kernel = route.kernel;
+      choice.better = better_refusals(route, device_);
+      choice.refused = route.refused;
       choice.unforced = unforced_kernel(problem, *choice.kernel);
+      for (const kernels::RangedRoute& ranged : *routes) {
+        choice.by_rows.push_back(ranged.route.kernel);
+      }
     }
     return choices_.emplace(key, std::move(choice)).first->second;
   }
@@ -270,18 +279,31 @@ class ModulePlanner final {
     if (plan_.options.only_kernel.empty()) return nullptr;
     kernels::RouteOptions routing = routing_;
     routing.only = {};
-    const Result<kernels::Route> route = route_of(problem, routing);
-    return route.ok() && route->kernel != &forced ? route->kernel : nullptr;
+    const auto routes = routes_of(problem, routing);
+    if (!routes.ok()) return nullptr;
+    const KernelInfo* const taken = shown_route(*routes, problem).kernel;
+    return taken == &forced ? nullptr : taken;
   }
 
   // As layers/device_linear.h: on a GPU a weight has one layout for the kernels of all numbers of
-  // rows, of which that for most rows is shown, or with few sequences theirs.
-  Result<kernels::Route> route_of(const Problem& problem,
-                                  const kernels::RouteOptions& routing) const {
-    const bool has_ranges = device_.kind == device::DeviceKind::kCuda && problem.has_weight;
-    if (!has_ranges || routing.deterministic) return kernels::route(problem, device_, routing);
-    TRY_ASSIGN(const std::vector<kernels::RangedRoute> routes,
-               kernels::route_by_rows(problem, device_, routing));
+  // rows; with deterministic kernels one for any number.
+  Result<std::vector<kernels::RangedRoute>> routes_of(const Problem& problem,
+                                                      const kernels::RouteOptions& routing) const {
+    const bool is_gpu_weight = device_.kind == device::DeviceKind::kCuda && problem.has_weight;
+    if (is_gpu_weight && !routing.deterministic) {
+      return kernels::route_by_rows(problem, device_, routing);
+    }
+    Problem one = problem;
+    if (is_gpu_weight) one.m_max = 0;
+    TRY_ASSIGN(kernels::Route route, kernels::route(one, device_, routing));
+    std::vector<kernels::RangedRoute> routes;
+    routes.push_back({.m_max = 0, .route = std::move(route)});
+    return routes;
+  }
+
+  // That for most rows, or with few sequences theirs.
+  static const kernels::Route& shown_route(const std::vector<kernels::RangedRoute>& routes,
+                                           const Problem& problem) {
     return problem.m_max == 0 ? routes.back().route : kernels::route_for(routes, problem.m_max);
   }
 

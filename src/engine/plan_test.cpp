@@ -9,6 +9,7 @@
 #include <set>
 
 #include "device/cuda.h"
+#include "device/emulated_gpu.h"
 #include "engine/model_runner.h"
 #include "engine/plan_render.h"
 #include "quant/fixture_testing.h"
@@ -435,9 +436,16 @@ struct LoadedTiny {
   std::unique_ptr<models::Model> model;
 };
 
+std::unique_ptr<device::Device> device_of(device::DeviceKind kind) {
+  return kind == device::DeviceKind::kCpu ? device::make_host_device({.num_threads = 1}).value()
+                                          : device::make_emulated_gpu(1).value();
+}
+
 LoadedTiny load_tiny(const PlanOptions& options) {
-  LoadedTiny loaded{.device = device::make_host_device({.num_threads = 1}).value()};
+  LoadedTiny loaded{.device = device_of(options.device.kind)};
   models::LoadOptions load;
+  load.routing = {.deterministic = options.deterministic,
+                  .allow_reference = options.allow_reference};
   load.precision = options.precision;
   load.kv_dtype = options.kv_dtype;
   load.load_mtp = options.loads_draft;
@@ -447,14 +455,13 @@ LoadedTiny load_tiny(const PlanOptions& options) {
   return loaded;
 }
 
-Plan plan_tiny(PlanOptions options) {
+Plan plan_tiny(PlanOptions options, device::DeviceKind kind = device::DeviceKind::kCpu) {
   const auto local =
       checkpoint::describe_directory(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
   const auto read = [&](size_t tensor, int64_t begin, int64_t count) {
     return local.read(tensor, begin, count);
   };
-  const auto device = device::make_host_device({.num_threads = 1}).value();
-  options.device = local_sheet(device->info(), 1e10);
+  options.device = local_sheet(device_of(kind)->info(), 1e10);
   return make_plan(local.description, read, options);
 }
 
@@ -483,6 +490,23 @@ TEST(PlanKernels, AreThoseThatLoadingTakes) {
                 plan.memory->kv() + plan.memory->compressor_state + plan.memory->draft_state +
                     plan.memory->workspace);
     }
+  }
+}
+
+// A weight of a GPU has kernels for several ranges of rows; the plan names each.
+TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
+  for (const bool deterministic : {false, true}) {
+    const Plan plan =
+        plan_tiny({.deterministic = deterministic, .loads_draft = true, .allow_reference = true},
+                  device::DeviceKind::kCuda);
+    EXPECT_TRUE(plan.is_runnable()) << text_of(plan);
+    const LoadedTiny loaded = load_tiny(plan.options);
+    const Result<void> result = check_executed(plan, loaded.model->routed_modules());
+    EXPECT_TRUE(result.ok()) << result.error().message;
+    const auto& attention = *std::find_if(plan.modules.begin(), plan.modules.end(), [](auto& m) {
+      return m.module_class == "attention";
+    });
+    EXPECT_EQ(attention.by_rows.size(), deterministic ? 1 : 2);
   }
 }
 

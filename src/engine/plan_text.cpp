@@ -125,6 +125,18 @@ void append_forced(std::string& out, const Plan& plan) {
       100 * plan.performance->high_share);
 }
 
+// The kernels for other numbers of rows.
+void append_other_ranges(std::string& out, const PlannedModule& module) {
+  for (const kernels::KernelInfo* kernel : module.by_rows) {
+    if (kernel == module.kernel) continue;
+    const int64_t m_max = kernel->limits.m_max;
+    out += fmt::format("       {}: {} ({})\n",
+                       m_max == 0 ? "more tokens" : fmt::format("up to {} tokens", m_max),
+                       kernel->name,
+                       kernel_status(*kernel));
+  }
+}
+
 // Records for this very device that refused; the JSON also has those for other devices.
 void append_refused(std::string& out, const PlannedModule& module) {
   for (const kernels::Refusal& refusal : module.better) {
@@ -145,6 +157,7 @@ void append_modules(std::string& out, const Plan& plan) {
     out += fmt::format("    {}\n", escape_for_display(module.evidence));
     if (module.kernel != nullptr) {
       out += fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel));
+      append_other_ranges(out, module);
     }
     out += fmt::format("    why: {}\n", module.why);
     append_refused(out, module);

@@ -16,7 +16,6 @@ namespace {
 using quant::Format;
 
 constexpr int64_t kGroup = 32;  // of the word order; NVFP4 has two scales in one
-constexpr int64_t kChunkK = 64;
 constexpr int64_t kChunkBytes = 512;
 
 struct StoredRow {

@@ -22,7 +22,7 @@ class ReadStream final {
   ReadStream() = default;
 
   device::Buffer sink_;
-  int32_t num_units_ = 0;
+  [[maybe_unused]] int32_t num_units_ = 0;  // read where the backend is built
 };
 
 // A product y = W x of cublasLt: x [m, k], W [n, k], y [m, n] bf16, f32 sums; all row-major in
