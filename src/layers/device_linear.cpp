@@ -234,6 +234,7 @@ int32_t DeviceExperts::max_slot_rows() const {
 Result<void> DeviceExperts::launch(kernels::DeviceGroupedMatMulArgs args,
                                    int64_t num_tokens,
                                    device::Stream& stream) const {
+  args.x = FormSet().add(form(num_tokens)).select(args.x);
   args.weight = &weight_;
   args.num_units = num_units_;
   args.is_dependent = true;

@@ -116,7 +116,8 @@ class DeviceExperts final {
   int32_t slot_rows(int64_t num_tokens, int32_t choices) const;
   int32_t max_slot_rows() const;
 
-  // Fills in weight and device; the rest of `args` is the caller's.
+  // Fills in weight and device; the rest of `args` is the caller's. Of args.x only form(num_tokens)
+  // is read: other forms may hold what an earlier producer left.
   Result<void> launch(kernels::DeviceGroupedMatMulArgs args,
                       int64_t num_tokens,
                       device::Stream& stream) const;
