@@ -14,7 +14,8 @@ Result<void> copy_streams(const Pass& pass,
                           const int32_t* from,
                           int32_t count,
                           void* out,
-                          const int32_t* to) {
+                          const int32_t* to,
+                          bool is_dependent = true) {
   return pass.ops.copy_rows.launch(
       kernels::DeviceCopyRowsArgs{.in = static_cast<const std::byte*>(in),
                                   .out = static_cast<std::byte*>(out),
@@ -22,7 +23,7 @@ Result<void> copy_streams(const Pass& pass,
                                   .to = to,
                                   .count = count,
                                   .row_bytes = stream_bytes(pass),
-                                  .is_dependent = true},
+                                  .is_dependent = is_dependent},
       pass.stream());
 }
 
@@ -78,7 +79,14 @@ Result<void> join(const Pass& pass, const Rows& rows) {
 Result<void> run_mtp(const Pass& pass, const StepLists& lists, const Rows& main, const Rows& mtp) {
   const MtpWeights& weights = *pass.weights.mtp;
   TRY(plan_rows(pass, mtp));
-  TRY(copy_streams(pass, main.streams, lists.mtp_from_rows, mtp.m(), mtp.streams, nullptr));
+  // Nothing may overlap the plan, as in the main model.
+  TRY(copy_streams(pass,
+                   main.streams,
+                   lists.mtp_from_rows,
+                   mtp.m(),
+                   mtp.streams,
+                   nullptr,
+                   /*is_dependent=*/false));
   TRY(copy_streams(pass,
                    pass.state.streams().storage.data(),
                    lists.mtp_from_ring,
