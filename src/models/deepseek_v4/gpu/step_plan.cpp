@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -122,9 +123,11 @@ int32_t pages_of(const StateOptions& options) {
 
 StepSize largest(const StateOptions& options) {
   // A decode bucket may have more rows than there are slots.
-  const int32_t rows = std::max(options.max_tokens_per_pass, 2 * options.num_slots);
-  return {
-      .rows = rows, .sequences = 2 * options.num_slots, .mtp_rows = options.max_tokens_per_pass};
+  const int32_t decode_rows = 2 * options.num_slots;
+  return {.rows = std::max(options.max_tokens_per_pass, decode_rows),
+          .sequences = decode_rows,
+          .mtp_rows = options.max_tokens_per_pass,
+          .sampled_rows = decode_rows};
 }
 
 }  // namespace
@@ -214,7 +217,7 @@ void StepPlan::fill_sampling(const StepSize& size,
 
 Result<void> StepPlan::upload(device::Device& device) {
   TRY(device.copy_in(storage_.data(), host(), used_bytes_));
-  turn_ = (turn_ + 1) % kMaxQueuedSteps;
+  turn_ = (turn_ + 1) % std::size(staging_);
   return {};
 }
 

@@ -92,7 +92,8 @@ class StepPlan final {
   int32_t* host() const { return reinterpret_cast<int32_t*>(staging_[turn_].data()); }
   int32_t* device() const { return reinterpret_cast<int32_t*>(storage_.data()); }
 
-  device::Buffer staging_[kMaxQueuedSteps];
+  // The queued steps' and that of a pass beside them, which is waited for.
+  device::Buffer staging_[kMaxQueuedSteps + 1];
   size_t turn_ = 0;
   device::Buffer storage_;
   int32_t max_pages_ = 0;
