@@ -58,7 +58,11 @@ class CudaDevice final : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   const DeviceInfo& info() const override { return info_; }
-  Stream& stream() override { return stream_; }
+  // A thread launches on a stream of its current device only; a launch reports what fails here.
+  Stream& stream() override {
+    cudaSetDevice(ordinal_);
+    return stream_;
+  }
   Result<Buffer> allocate(int64_t num_bytes) override {
     if (num_bytes == 0) return Buffer{};
     CUDA_TRY(cudaSetDevice(ordinal_));
