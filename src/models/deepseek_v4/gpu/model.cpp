@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -22,6 +23,7 @@ namespace {
 
 // Rows of the decode steps that are recorded as graphs; a step takes the next larger one.
 constexpr int32_t kBuckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+constexpr int32_t kMaxDecodeRows = kBuckets[std::size(kBuckets) - 1];
 
 // The smallest bucket that holds `rows`; 0 when none does.
 int32_t bucket_of(int32_t rows) {
@@ -107,7 +109,9 @@ class GpuModel final : public Model {
   const std::vector<RoutedModule>& routed_modules() const override { return weights_.modules; }
   int64_t weights_bytes() const override { return weights_.num_bytes; }
   int64_t state_bytes() const override {
-    return reserved_ ? reserved_->state.num_bytes() + reserved_->workspace.storage.num_bytes() : 0;
+    if (!reserved_) return 0;
+    return reserved_->state.num_bytes() + reserved_->workspace.storage.num_bytes() +
+           StepPlan::num_bytes(reserved_->state.options());
   }
 
   Result<void> reserve_state(const StateOptions& requested) override;
@@ -208,14 +212,8 @@ Result<void> GpuModel::reserve_state(const StateOptions& requested) {
   TRY_ASSIGN(HostLogits mtp_logits, HostLogits::make(1, config_.vocab_size, device_));
   rows_.reserve(options);
   mtp_rows_.reserve(options);
-  reserved_.emplace(Reserved{.state = std::move(state),
-                             .plan = std::move(plan),
-                             .workspace = std::move(workspace),
-                             .logits = std::move(logits),
-                             .mtp_logits = std::move(mtp_logits),
-                             .graphs = {},
-                             .queue = {}});
-  for (QueuedStep& step : reserved_->queue.steps) {
+  DecodeQueue queue;
+  for (QueuedStep& step : queue.steps) {
     TRY_ASSIGN(step.ids, device_.allocate_host(options.num_slots * int64_t{sizeof(int32_t)}));
     step.slots.reserve(static_cast<size_t>(options.num_slots));
   }
@@ -224,7 +222,16 @@ Result<void> GpuModel::reserve_state(const StateOptions& requested) {
   }
   ordinals_.resize(static_cast<size_t>(options.num_slots) + 1);
   std::iota(ordinals_.begin(), ordinals_.end(), 0);
-  return record_graphs();
+  reserved_.emplace(Reserved{.state = std::move(state),
+                             .plan = std::move(plan),
+                             .workspace = std::move(workspace),
+                             .logits = std::move(logits),
+                             .mtp_logits = std::move(mtp_logits),
+                             .graphs = {},
+                             .queue = std::move(queue)});
+  Result<void> recorded = record_graphs();
+  if (!recorded.ok()) reserved_.reset();
+  return recorded;
 }
 
 Pass GpuModel::make_pass(const ForwardInput* input) const {
@@ -288,12 +295,12 @@ Result<void> GpuModel::run_decode(int32_t bucket) {
 Result<void> GpuModel::record_graphs() {
   if (device_.info().sm == device::kEmulatedSm) return {};
   const auto begin = std::chrono::steady_clock::now();
-  const int32_t largest = bucket_of(std::min(reserved_->state.options().num_slots, 256));
+  const int32_t largest = bucket_of(std::min(reserved_->state.options().num_slots, kMaxDecodeRows));
+  const PassRows no_rows;  // padding alone
   for (const int32_t bucket : kBuckets) {
     if (bucket > largest) break;
     const StepSize size = StepSize::decode(bucket);
-    // Padding alone.
-    reserved_->plan.fill(size, rows_, nullptr, {}, reserved_->state);
+    reserved_->plan.fill(size, no_rows, nullptr, {}, reserved_->state);
     reserved_->plan.fill_sampling(size, {}, {});
     TRY(reserved_->plan.upload(device_));
     TRY(enqueue_decode(bucket));  // kernels are loaded when they first run
@@ -386,9 +393,7 @@ Result<void> GpuModel::forward(const ForwardInput& input, ForwardOutput& output)
   TRY(reserved_->plan.upload(device_));
   if (bucket != 0) {
     TRY(run_decode(bucket));
-    const Workspace& ws = reserved_->workspace;
-    const float* const logits = weights_.lm_head.num_splits(bucket) > 1 ? ws.logits : ws.logit_sums;
-    TRY(device_.copy_out(output.logits.data, logits, output.logits.num_bytes()));
+    TRY(device_.copy_out(output.logits.data, decode_logits(bucket), output.logits.num_bytes()));
   } else {
     TRY(run_eager(input, size, output));
   }
@@ -439,10 +444,12 @@ Result<void> GpuModel::queue_decode(const DecodeInput& input) {
   if (count == 0 || bucket == 0 || input.token_ids.size() != count ||
       input.sampling.size() != count ||
       count > static_cast<size_t>(reserved_->state.options().num_slots)) {
-    return invalid_argument(fmt::format("decode step of {} slots, {} tokens, {} samplings",
-                                        count,
-                                        input.token_ids.size(),
-                                        input.sampling.size()));
+    return invalid_argument(fmt::format(
+        "decode step of {} slots, {} tokens, {} samplings; expected as many of each, 1 to {}",
+        count,
+        input.token_ids.size(),
+        input.sampling.size(),
+        std::min(reserved_->state.options().num_slots, kMaxDecodeRows)));
   }
   TRY(find_sources(input));
   const ForwardInput step{.token_ids = token_ids_,
