@@ -280,9 +280,11 @@ void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
       ->type_name("TEXT")
       ->group(group);
-  app.add_flag("--nan-check",
-               flags.nan_check,
-               "Stop at the first layer whose output is not finite, and name it: slower")
+  app.add_flag(
+         "--nan-check",
+         flags.nan_check,
+         "Stop at the first layer whose output is not finite, and name it: slower, on the CPU "
+         "only")
       ->group(group);
   add_checks(app, flags.checks);
 }

@@ -177,6 +177,7 @@ struct LoadOptions {
   KvDtype kv_dtype = KvDtype::kAuto;
   bool load_mtp = true;
   // Diagnosis of NaN logits: a pass fails with the first layer and part whose output is not finite.
+  // Not on GPUs.
   bool check_finite = false;
   kernels::RouteOptions routing;
   std::function<void(int64_t done_bytes, int64_t total_bytes)>

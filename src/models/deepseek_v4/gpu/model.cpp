@@ -498,6 +498,9 @@ Result<std::unique_ptr<Model>> load(Config config,
                                     const checkpoint::Checkpoint& checkpoint,
                                     device::Device& device,
                                     const LoadOptions& options) {
+  if (options.check_finite) {
+    return unsupported("the check for NaN (--nan-check) runs on the CPU only. Fix: --device cpu.");
+  }
   TRY_ASSIGN(const Numerics numerics, gpu_numerics_of(options.precision, options.kv_dtype));
   if (numerics.kv_dtype == DType::kF8E4m3) TRY(check_fp8_key_sizes(config));
   TRY_ASSIGN(Ops ops, route_ops(config, numerics, device.info(), options.routing));

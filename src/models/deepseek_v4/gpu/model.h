@@ -11,7 +11,7 @@
 
 namespace nibble::models::deepseek_v4::gpu {
 
-// Errors of load_weights(), route_ops() and gpu_numerics_of().
+// Errors of load_weights(), route_ops() and gpu_numerics_of(); kUnsupported also for check_finite.
 Result<std::unique_ptr<Model>> load(Config config,
                                     const checkpoint::Checkpoint& checkpoint,
                                     device::Device& device,

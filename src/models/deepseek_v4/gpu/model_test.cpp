@@ -1,5 +1,6 @@
 #include "models/deepseek_v4/gpu/model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,6 +10,8 @@
 
 namespace nibble::models {
 namespace {
+
+using ::testing::HasSubstr;
 
 // An emulated GPU that gives host memory so many times.
 class ShortOfHostMemory final : public device::Device {
@@ -40,6 +43,14 @@ class ShortOfHostMemory final : public device::Device {
 
 checkpoint::Checkpoint tiny_v4() {
   return checkpoint::Checkpoint::open(Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4").value();
+}
+
+TEST(GpuModel, RefusesTheCheckForNan) {
+  const auto device = device::make_emulated_gpu(1).value();
+  const auto model = load_model(tiny_v4(), *device, {.check_finite = true});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, Errc::kUnsupported);
+  EXPECT_THAT(model.error().message, HasSubstr("--device cpu"));
 }
 
 TEST(GpuModel, HasAllOfItsStateOrNone) {
