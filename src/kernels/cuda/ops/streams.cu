@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kUpdateThreads, 1)
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         if (first + t >= args.m) break;
-        const float4 v = tile[t][vector];
+        // What lies beyond the streams was never written: no factor makes it 0.
+        const float4 v = vector_stream < kMult ? tile[t][vector] : float4{0, 0, 0, 0};
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           float& sum = sums[t * kRows + r];
