@@ -280,11 +280,9 @@ void add_model(CLI::App& app, ModelFlags& flags) {
   app.add_option("--kernel", flags.kernel, "Only kernels whose name contains TEXT")
       ->type_name("TEXT")
       ->group(group);
-  app.add_flag(
-         "--nan-check",
-         flags.nan_check,
-         "Stop at the first layer whose output is not finite, and name it: slower, on the CPU "
-         "only")
+  app.add_flag("--nan-check",
+               flags.nan_check,
+               "Stop at the first layer whose output is not finite, name it: slower, CPU only")
       ->group(group);
   add_checks(app, flags.checks);
 }

@@ -124,7 +124,6 @@ class DeviceExperts final {
 
   int64_t n() const { return weight_.n; }
   int64_t k() const { return weight_.k; }
-  int32_t num_experts() const { return num_experts_; }
   int64_t num_bytes() const { return weight_.num_bytes(); }
   bool is_quantized() const { return quant::format_info(weight_.format).has_scales(); }
   std::span<const kernels::RangedRoute> routes() const { return routes_; }

@@ -113,8 +113,16 @@ TEST(Cli, MapsFaultsToExitCodes) {
 
 // Spec "quantization" 3.7: every kind of weight on the kernel that it got, before anything runs.
 TEST(Cli, TestsItsKernelsBeforeItAnswers) {
-  const ProcessResult answer = run_nibble(
-      {"--log-level", "info", "generate", kModel, "The", "--max-tokens", "1", "--nan-check"});
+  const ProcessResult answer = run_nibble({"--log-level",
+                                           "info",
+                                           "generate",
+                                           kModel,
+                                           "The",
+                                           "--max-tokens",
+                                           "1",
+                                           "--device",
+                                           "cpu",
+                                           "--nan-check"});
   EXPECT_EQ(answer.exit_code, 0) << answer.errors;
   EXPECT_THAT(answer.errors, HasSubstr("self-test of 33 kinds of weights passed"));
 }

@@ -8,7 +8,6 @@ namespace {
 
 using kernels::ActivationForm;
 using kernels::DeviceSums;
-using layers::DeviceExperts;
 using layers::FormSet;
 
 Result<void> choose_experts(const Pass& pass,

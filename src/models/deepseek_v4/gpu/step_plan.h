@@ -84,7 +84,6 @@ class StepPlan final {
 
   // The addresses of a step of that size.
   StepLists lists(const StepSize& size) const;
-  int32_t max_pages() const { return max_pages_; }
 
  private:
   struct Layout;
