@@ -25,7 +25,7 @@ class Event final {
   }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  ~Event();
+  ~Event();  // NOLINT(performance-trivially-destructible): only without the backend
 
  private:
   void* native_ = nullptr;

@@ -24,7 +24,7 @@ class Graph final {
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  ~Graph();
+  ~Graph();  // NOLINT(performance-trivially-destructible): only without the backend
 
  private:
   explicit Graph(void* native) : native_(native) {}

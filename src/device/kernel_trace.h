@@ -42,7 +42,7 @@ class KernelTrace final {
   KernelTrace& operator=(KernelTrace&&) = delete;
   KernelTrace(const KernelTrace&) = delete;
   KernelTrace& operator=(const KernelTrace&) = delete;
-  ~KernelTrace();
+  ~KernelTrace();  // NOLINT(performance-trivially-destructible): only without the backend
 
  private:
   KernelTrace() = default;

@@ -34,7 +34,7 @@ namespace nibble::kernels {
 
 inline constexpr int64_t kPanelRows = 64;
 inline constexpr int64_t kPanelStageK = 256;
-inline constexpr int64_t kPanelSlabCodeBytes = 4 * 512;
+inline constexpr int64_t kPanelSlabCodeBytes = int64_t{4} * 512;
 inline constexpr int32_t kPanelScaleBias = 13;
 inline constexpr int32_t kPanelScaleMax = 26;
 
