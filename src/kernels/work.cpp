@@ -283,7 +283,7 @@ Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
 
 Work work_of(const DeviceEmbedArgs& args, const ReadInts& /*read*/) {
   const int64_t numbers = args.tokens.m * args.hidden;
-  return work(numbers * (dtype_size(args.table_dtype) + args.copies * 4), 0);
+  return work(numbers * (dtype_size(args.table_dtype) + int64_t{args.copies} * 4), 0);
 }
 
 Work work_of(const DeviceStreamUpdateArgs& args, const ReadInts& /*read*/) {
@@ -351,7 +351,7 @@ Work work_of(const DeviceAttendedArgs& args, const ReadInts& /*read*/) {
 
 Work work_of(const DeviceIndexerScoreArgs& args, const ReadInts& read) {
   const Entries seen = entries_of(args, read);
-  return work(args.m * args.heads * (int64_t{args.width} * 2 + 4) +
+  return work(int64_t{args.m} * args.heads * (int64_t{args.width} * 2 + 4) +
                   seen.distinct * index_key_bytes(args.key_dtype, args.width) + seen.scores * 4,
               2 * seen.scores * args.heads * args.width);
 }
@@ -374,17 +374,18 @@ Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& /*read*/) {
 
 Work work_of(const DeviceSwigluArgs& args, const ReadInts& /*read*/) {
   return work(sum_bytes(args.x.splits, args.m, 2 * args.n) + form_bytes(args.y, args.m, args.n),
-              6 * args.m * args.n);
+              int64_t{6} * args.m * args.n);
 }
 
 Work work_of(const DeviceQuantizeArgs& args, const ReadInts& /*read*/) {
   const int64_t in =
       args.x_bf16 != nullptr ? args.m * args.k * 2 : sum_bytes(args.x_sums.splits, args.m, args.k);
-  return work(in + form_bytes(args.y, args.m, args.k), 2 * args.m * args.k);
+  return work(in + form_bytes(args.y, args.m, args.k), int64_t{2} * args.m * args.k);
 }
 
 Work work_of(const DeviceRmsNormArgs& args, const ReadInts& /*read*/) {
-  return work(args.m * args.k * 4 + form_bytes(args.y, args.m, args.k), 4 * args.m * args.k);
+  return work(int64_t{args.m} * args.k * 4 + form_bytes(args.y, args.m, args.k),
+              int64_t{4} * args.m * args.k);
 }
 
 Work work_of(const DeviceJoinMtpArgs& args, const ReadInts& /*read*/) {
@@ -399,7 +400,7 @@ Work work_of(const DevicePlanArgs& args, const ReadInts& /*read*/) {
 }
 
 Work work_of(const DeviceCopyRowsArgs& args, const ReadInts& /*read*/) {
-  return work(2 * args.count * args.row_bytes, 0);
+  return work(int64_t{2} * args.count * args.row_bytes, 0);
 }
 
 Work work_of(const DeviceSampleArgs& args, const ReadInts& /*read*/) {

@@ -29,9 +29,9 @@ std::vector<float> biased_row(const DeviceCompressArgs& args, int64_t t) {
   for (int32_t i = 0; i < args.num_parts; ++i) {
     const DeviceCompressor& part = args.parts[i];
     const int32_t channels = channels_of(args, part);
-    const float* const bias = part.ape + args.tokens.positions[t] % args.ratio * channels;
+    const float* const bias = part.ape + int64_t{args.tokens.positions[t] % args.ratio} * channels;
     for (int32_t a = 0; a < channels; ++a)
-      row[static_cast<size_t>(part.gate_column + a)] += bias[a];
+      row[static_cast<size_t>(part.gate_column) + static_cast<size_t>(a)] += bias[a];
   }
   return row;
 }
@@ -82,7 +82,8 @@ std::vector<float> pool(const DeviceCompressor& part, const std::vector<Slot>& s
   std::vector<float> entry;
   for (int32_t a = 0; a < part.width; ++a) {
     const auto gate = [&](const Slot& slot) {
-      return double{slot.row[static_cast<size_t>(part.gate_column + slot.first_channel + a)]};
+      return double{
+          slot.row[static_cast<size_t>(int64_t{part.gate_column} + slot.first_channel + a)]};
     };
     double max = gate(slots.front());
     for (const Slot& slot : slots) max = std::max(max, gate(slot));
@@ -91,7 +92,8 @@ std::vector<float> pool(const DeviceCompressor& part, const std::vector<Slot>& s
     for (const Slot& slot : slots) {
       const double weight = std::exp(gate(slot) - max);
       denominator += weight;
-      sum += weight * slot.row[static_cast<size_t>(part.value_column + slot.first_channel + a)];
+      sum += weight *
+             slot.row[static_cast<size_t>(int64_t{part.value_column} + slot.first_channel + a)];
     }
     entry.push_back(static_cast<float>(sum / denominator));
   }
@@ -184,7 +186,8 @@ Result<void> device_queries(const DeviceQueriesArgs& args, device::Stream&) {
     const auto projections = sum_row(args.projections, args.tokens.m, args.row_width, t);
     for (int32_t h = 0; h < args.index_heads; ++h) {
       args.head_weights[t * args.index_heads + h] =
-          projections[static_cast<size_t>(args.weights_column + h)] * args.weights_scale;
+          projections[static_cast<size_t>(args.weights_column) + static_cast<size_t>(h)] *
+          args.weights_scale;
     }
   }
   return {};
