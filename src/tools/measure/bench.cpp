@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -124,7 +125,7 @@ KernelRow row_of(const ClassKey& key, const KernelClass& of) {
                 .flops = of.work.flops / count,
                 .is_cold = of.work.bytes > kColdBytes};
   if (row.n > 0 && row.k > 0) {
-    row.m = static_cast<int64_t>(row.flops / 2 / static_cast<double>(row.n * row.k) + 0.5);
+    row.m = std::llround(row.flops / 2 / static_cast<double>(row.n * row.k));
   }
   return row;
 }

@@ -53,6 +53,7 @@ Result<void> Steps::queue(int32_t count) {
 Result<void> Steps::decode(int32_t count) {
   if (model_.max_queued_steps() > 0) return queue(count);
   std::vector<Part> parts;
+  parts.reserve(static_cast<size_t>(count));
   for (int32_t sequence = 0; sequence < count; ++sequence) {
     parts.push_back({.sequence = sequence, .tokens = 1});
   }

@@ -10,7 +10,6 @@
 
 namespace nibble::models::deepseek_v4 {
 
-using kernels::ActivationForm;
 using kernels::ActivationForms;
 
 // One matrix of activations in every form.
@@ -112,7 +111,7 @@ Result<std::vector<float>> RowMultiplier::multiply_dense(const kernels::Route& r
                                                          const Input& input) {
   const int32_t num_units = device_->info().num_units;
   const int32_t splits = kernels::num_splits(*route.kernel, weight.n, weight.k, num_units);
-  TRY_ASSIGN(const device::Buffer y, device_->allocate(splits * input.m * weight.n * 4));
+  TRY_ASSIGN(const device::Buffer y, device_->allocate(int64_t{splits} * input.m * weight.n * 4));
   TRY(route.launch(kernels::DeviceMatMulArgs{.x = input.forms(),
                                              .m = input.m,
                                              .weight = &weight,

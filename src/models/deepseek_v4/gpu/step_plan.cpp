@@ -209,8 +209,8 @@ void StepPlan::fill_sampling(const StepSize& size,
     store(at.top_k + row, chosen.top_k);
     store(at.top_p + row, chosen.top_p);
     store(at.min_p + row, chosen.min_p);
-    store(at.seeds + 2 * row, chosen.seed);
-    store(at.draws + 2 * row, chosen.draw);
+    store(at.seeds + int64_t{2} * row, chosen.seed);
+    store(at.draws + int64_t{2} * row, chosen.draw);
     store(at.from_rows + row, is_padding ? int32_t{-1} : from_rows[i]);
   }
 }
