@@ -30,8 +30,8 @@ using quant::Format;
 using quant::QuantizedWeight;
 
 constexpr std::string_view kRecordName = "nibble_synth.json";
-constexpr int64_t kSlabRows = 128;              // a multiple of every block_shape.n
-constexpr int64_t kChunkElements = 256 * 1024;  // of tensors without format
+constexpr int64_t kSlabRows = 128;                       // a multiple of every block_shape.n
+constexpr int64_t kChunkElements = int64_t{256} * 1024;  // of tensors without format
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
