@@ -17,7 +17,6 @@ std::vector<const KernelInfo*> all_kernels() {
       cuda_ops_kernels(),
       cuda_planned_grouped_matmul_kernels(),
       cuda_planned_matmul_kernels(),
-      cuda_planned_ops_kernels(),
       reference_matmul_kernels(),
       reference_ops_kernels(),
       reference_device_matmul_kernels(),

@@ -24,7 +24,6 @@ std::span<const KernelInfo> cuda_sm120_kernels();
 std::span<const KernelInfo> cuda_ops_kernels();
 std::span<const KernelInfo> cuda_planned_grouped_matmul_kernels();
 std::span<const KernelInfo> cuda_planned_matmul_kernels();
-std::span<const KernelInfo> cuda_planned_ops_kernels();
 std::span<const KernelInfo> reference_matmul_kernels();
 std::span<const KernelInfo> reference_ops_kernels();
 // For the emulated GPU.
