@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/stored_rows-inl.h"
 #include "quant/numeric.h"
 #include "quant/reference.h"
 
@@ -119,21 +120,6 @@ ExponentRange exponent_range(const StoredRow& source) {
     range.max = std::max<int32_t>(range.max, source.scales()[group]);
   }
   return range;
-}
-
-std::vector<StoredRow> stored_rows(std::span<const WeightRows> sources, PanelOrder order) {
-  std::vector<StoredRow> natural;
-  for (const WeightRows& source : sources) {
-    for (int64_t row = source.row_begin; row < source.row_end; ++row) {
-      natural.push_back({.weight = &source.weight, .row = row});
-    }
-  }
-  const auto n = static_cast<int64_t>(natural.size());
-  std::vector<StoredRow> rows;
-  for (int64_t row = 0; row < n; ++row) {
-    rows.push_back(natural[static_cast<size_t>(panel_source_row(order, n, row))]);
-  }
-  return rows;
 }
 
 bool has_panels(Format format) {
@@ -273,7 +259,7 @@ Result<void> check_panel64(std::span<const WeightRows> sources, PanelOrder order
 
 Result<PackedWeight> pack_panel64(std::span<const WeightRows> sources, PanelOrder order) {
   TRY(check_panel64(sources, order));
-  const std::vector<StoredRow> rows = stored_rows(sources, order);
+  const std::vector<StoredRow> rows = stored_rows<StoredRow>(sources, order);
   const auto n = static_cast<int64_t>(rows.size());
   PackedWeight packed;
   packed.format = sources.front().weight.format;

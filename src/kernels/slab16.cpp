@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/stored_rows-inl.h"
 #include "quant/numeric.h"
 #include "quant/reference.h"
 
@@ -88,21 +89,6 @@ std::byte* stage_of(Format format, std::byte* package, int64_t row, int64_t k, i
   return package + stage * slab_stage_bytes(format).total();
 }
 
-std::vector<StoredRow> stored_rows(std::span<const WeightRows> sources, PanelOrder order) {
-  std::vector<StoredRow> natural;
-  for (const WeightRows& source : sources) {
-    for (int64_t row = source.row_begin; row < source.row_end; ++row) {
-      natural.push_back({.weight = &source.weight, .row = row});
-    }
-  }
-  const auto n = static_cast<int64_t>(natural.size());
-  std::vector<StoredRow> rows;
-  for (int64_t row = 0; row < n; ++row) {
-    rows.push_back(natural[static_cast<size_t>(panel_source_row(order, n, row))]);
-  }
-  return rows;
-}
-
 Result<void> check_sources(std::span<const WeightRows> sources, PanelOrder order) {
   int64_t n = 0;
   for (const auto& [weight, row_begin, row_end] : sources) {
@@ -183,7 +169,7 @@ void fill_scales(Format format, int64_t n, int64_t k, std::byte* package) {
 
 Result<PackedWeight> pack_slab16(std::span<const WeightRows> sources, PanelOrder order) {
   TRY(check_sources(sources, order));
-  const std::vector<StoredRow> rows = stored_rows(sources, order);
+  const std::vector<StoredRow> rows = stored_rows<StoredRow>(sources, order);
   TRY(check_halves(rows));
   const auto n = static_cast<int64_t>(rows.size());
   PackedWeight packed;
