@@ -10,6 +10,8 @@
 namespace nibble::models::deepseek_v4 {
 namespace {
 
+constexpr int64_t kRingAlignment = 64;  // of rings inside a slot: a cache line
+
 // Lays rings out one after the other inside a slot, each on a cache line.
 class SlotLayout final {
  public:
@@ -18,7 +20,7 @@ class SlotLayout final {
                         .capacity = capacity,
                         .row_bytes = row_bytes,
                         .saved_rows = saved_rows};
-    num_bytes_ += round_up(capacity * row_bytes, 64);
+    num_bytes_ += round_up(capacity * row_bytes, kRingAlignment);
     return spec;
   }
   int64_t num_bytes() const { return num_bytes_; }
@@ -62,24 +64,12 @@ int64_t compressor_row_width(const Config& config, int32_t compress_ratio) {
 StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp) {
   StateBytes bytes;
   SlotLayout layout;
-  const auto ring_bytes = [](const RingSpec& ring) {
-    return round_up(ring.capacity * ring.row_bytes, 64);
-  };
-  const auto saved_bytes = [](const RingSpec& ring) { return ring.saved_rows * ring.row_bytes; };
   for (int32_t l = 0; l < config.num_hidden_layers + (has_mtp ? 1 : 0); ++l) {
-    const int32_t ratio = config.compress_ratio(l);
-    const LayerState layer = lay_out_layer(config, ratio, numerics, layout);
-    bytes.windows += ring_bytes(layer.window);
-    bytes.compressors += ring_bytes(layer.compressor);
-    bytes.snapshot += saved_bytes(layer.window) + saved_bytes(layer.compressor);
-    if (ratio == 0) continue;
-    const int64_t entries = layer.entries_per_page() * layer.entries.row_bytes;
-    (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries;
-    bytes.index_entries += layer.entries_per_page() * layer.index_entries.row_bytes;
+    bytes.add(lay_out_layer(config, config.compress_ratio(l), numerics, layout), kRingAlignment);
   }
   if (has_mtp) {
     const int64_t row = int64_t{config.hc_mult} * config.hidden_size * kF32Bytes;
-    bytes.streams = round_up(kStreamRing * row, 64);
+    bytes.streams = round_up(kStreamRing * row, kRingAlignment);
     bytes.snapshot += row;
   }
   bytes.snapshot += snapshot_header_bytes();

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/checked_math.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "device/buffer.h"
@@ -40,6 +41,19 @@ struct StateBytes {
   int64_t entries_128 = 0;
   // One snapshot of a slot at a page boundary.
   int64_t snapshot = 0;
+
+  // Adds a layer of either backend, whose rings begin at multiples of `alignment`.
+  template <class Layer>
+  void add(const Layer& layer, int64_t alignment) {
+    windows += round_up(layer.window.capacity * layer.window.row_bytes, alignment);
+    compressors += round_up(layer.compressor.capacity * layer.compressor.row_bytes, alignment);
+    snapshot += layer.window.saved_rows * layer.window.row_bytes +
+                layer.compressor.saved_rows * layer.compressor.row_bytes;
+    if (layer.compress_ratio == 0) return;
+    const int64_t entries = layer.entries_per_page() * layer.entries.row_bytes;
+    (layer.compress_ratio == 4 ? entries_4 : entries_128) += entries;
+    index_entries += layer.entries_per_page() * layer.index_entries.row_bytes;
+  }
 
   int64_t per_slot() const { return windows + compressors + streams; }
   int64_t per_page() const { return entries_4 + index_entries + entries_128; }

@@ -88,6 +88,9 @@ class WeightLoader final {
   Result<MtpWeightsOf<Kit>> mtp();
   Result<void> load_mtp();
 
+  // A layer that was made: its bytes, its kernels, progress.
+  template <class Layer>
+  void note_layer(const std::string& module, int64_t k, const Layer& layer);
   void note_route(const std::string& module, int64_t n, int64_t k, const kernels::Route& route);
   Result<void> check_quantized_input(const std::string& module, bool is_quantized, int64_t k) const;
   void report_progress() const;
@@ -101,6 +104,15 @@ class WeightLoader final {
   const LoadOptions& options_;
   WeightsOf<Kit> weights_;
 };
+
+template <class Maker>
+template <class Layer>
+void WeightLoader<Maker>::note_layer(const std::string& module, int64_t k, const Layer& layer) {
+  weights_.num_bytes += layer.num_bytes();
+  Maker::for_each_route(
+      layer, [&](int64_t n, const kernels::Route& route) { note_route(module, n, k, route); });
+  report_progress();
+}
 
 template <class Maker>
 void WeightLoader<Maker>::note_route(const std::string& module,
@@ -158,10 +170,7 @@ auto WeightLoader<Maker>::linear(const std::string& prefix,
   const std::string module =
       fmt::format("{}{}", prefix.empty() ? prefix : class_prefix(prefix), label);
   if (activation != Activation::kF32) TRY(check_quantized_input(module, linear.is_quantized(), k));
-  weights_.num_bytes += linear.num_bytes();
-  Maker::for_each_route(
-      linear, [&](int64_t n, const kernels::Route& route) { note_route(module, n, k, route); });
-  report_progress();
+  note_layer(module, k, linear);
   return linear;
 }
 
@@ -228,11 +237,7 @@ auto WeightLoader<Maker>::output_groups(const std::string& prefix) -> Result<Out
   TRY_ASSIGN(const WeightRows all, map_.matrix(prefix + "wo_a", groups * rank, k));
   TRY_ASSIGN(OutputGroups linear,
              maker_.output_groups(prefix + "wo_a", all, groups, numerics_.activation));
-  weights_.num_bytes += linear.num_bytes();
-  Maker::for_each_route(linear, [&](int64_t n, const kernels::Route& route) {
-    note_route(class_prefix(prefix) + "wo_a", n, k, route);
-  });
-  report_progress();
+  note_layer(class_prefix(prefix) + "wo_a", k, linear);
   return linear;
 }
 
@@ -290,10 +295,7 @@ auto WeightLoader<Maker>::experts(const std::string& prefix,
   }
   Experts linear = std::move(made).value();
   TRY(check_quantized_input(module, linear.is_quantized(), k));
-  weights_.num_bytes += linear.num_bytes();
-  Maker::for_each_route(
-      linear, [&](int64_t n, const kernels::Route& route) { note_route(module, n, k, route); });
-  report_progress();
+  note_layer(module, k, linear);
   return linear;
 }
 

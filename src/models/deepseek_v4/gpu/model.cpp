@@ -71,7 +71,10 @@ struct DecodeQueue {
 
   QueuedStep& oldest() { return steps[begin]; }
   QueuedStep& next() { return steps[(begin + count) % kMaxQueuedSteps]; }
-  const QueuedStep& newest() const { return steps[(begin + count + 1) % kMaxQueuedSteps]; }
+  // The one queued last, fetched or not.
+  const QueuedStep& newest() const {
+    return steps[(begin + count + kMaxQueuedSteps - 1) % kMaxQueuedSteps];
+  }
 };
 
 // Everything whose size reserve_state() decides.

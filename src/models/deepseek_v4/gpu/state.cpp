@@ -55,23 +55,13 @@ Result<void> allocate_ring(RingPool& pool,
 
 StateBytes state_bytes(const Config& config, const Numerics& numerics, bool has_mtp) {
   StateBytes bytes;
-  const auto ring_bytes = [](const RingPool& ring) { return ring.capacity * ring.row_bytes; };
-  const auto saved_bytes = [](const RingPool& ring) { return ring.saved_rows * ring.row_bytes; };
   for (int32_t l = 0; l < num_layers(config, has_mtp); ++l) {
-    const int32_t ratio = config.compress_ratio(l);
-    const LayerState layer = lay_out_layer(config, ratio, numerics);
-    bytes.windows += ring_bytes(layer.window);
-    bytes.compressors += ring_bytes(layer.compressor);
-    bytes.snapshot += saved_bytes(layer.window) + saved_bytes(layer.compressor);
-    if (ratio == 0) continue;
-    const int64_t entries = layer.entries_per_page() * layer.entries.row_bytes;
-    (ratio == 4 ? bytes.entries_4 : bytes.entries_128) += entries;
-    bytes.index_entries += layer.entries_per_page() * layer.index_entries.row_bytes;
+    bytes.add(lay_out_layer(config, config.compress_ratio(l), numerics), 1);
   }
   if (has_mtp) {
     const RingPool streams = lay_out_streams(config);
-    bytes.streams = ring_bytes(streams);
-    bytes.snapshot += saved_bytes(streams);
+    bytes.streams = streams.capacity * streams.row_bytes;
+    bytes.snapshot += streams.saved_rows * streams.row_bytes;
   }
   bytes.snapshot += snapshot_header_bytes();
   return bytes;
