@@ -223,14 +223,8 @@ Launcher<DeviceGroupedMatMulArgs> product_of(const Step& step) {
                                           : &launch_expert_matmul_sm90;
 }
 
-// `next`: what down() multiplies.
-Result<void> up(const Step& step,
-                const PackedWeight& weight,
-                const PackedWeight* next,
-                device::Device& device) {
-  DeviceGroupedMatMulArgs args = up_args(step, weight, device);
-  args.next_weight = next;
-  return product_of(step)(args, device.stream());
+Result<void> up(const Step& step, const PackedWeight& weight, device::Device& device) {
+  return product_of(step)(up_args(step, weight, device), device.stream());
 }
 
 // Products of one row quantise it themselves.
@@ -294,7 +288,7 @@ Result<void> run_format(device::Device& device,
     };
     if (wants("fc1")) {
       TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
-                   return up(step_of(i), fc1.layers[layer(i)], nullptr, device);
+                   return up(step_of(i), fc1.layers[layer(i)], device);
                  }));
       print("fc1", fc1_bytes, us);
     }
@@ -307,7 +301,7 @@ Result<void> run_format(device::Device& device,
     if (!wants("experts")) continue;
     TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
                  TRY(make_slots(step_of(i), stream));
-                 TRY(up(step_of(i), fc1.layers[layer(i)], &fc2.layers[layer(i)], device));
+                 TRY(up(step_of(i), fc1.layers[layer(i)], device));
                  TRY(quantize(step_of(i), stream));
                  return down(step_of(i), fc2.layers[layer(i)], device);
                }));

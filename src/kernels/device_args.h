@@ -204,9 +204,6 @@ struct DeviceGroupedMatMulArgs {
   // Slots of 1 row that were written before the stream's last expert product of such slots began:
   // weights may be read while that still runs.
   bool slots_are_ready = false;
-  // The weight that the stream's next expert product multiplies in the same slots of 1 row, packed
-  // as this one: may be brought to a cache while this product ends. Null: not known.
-  const PackedWeight* next_weight = nullptr;
   void* y = nullptr;
   int32_t num_units = 0;      // streaming multiprocessors: the grid
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel

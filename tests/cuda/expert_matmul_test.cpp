@@ -581,36 +581,5 @@ TEST_F(QuantizeRows, RoundsToE4m3WithPowerOfTwoScales) {
   }
 }
 
-using CombinePairs = CudaTest;
-
-TEST_F(CombinePairs, AddsInSlotOrder) {
-  constexpr int64_t kTokens = 3, kN = 260;
-  constexpr int32_t kChoices = 6;
-  std::mt19937 random(15);
-  std::normal_distribution<float> normal;
-  std::vector<float> experts, shared;
-  for (int64_t i = 0; i < kTokens * kChoices * kN; ++i) experts.push_back(normal(random));
-  for (int64_t i = 0; i < kTokens * kN; ++i) shared.push_back(normal(random));
-  std::vector<float> expected = shared;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    for (int64_t j = 0; j < kChoices; ++j) {
-      for (int64_t i = 0; i < kN; ++i) {
-        expected[static_cast<size_t>(t * kN + i)] +=
-            experts[static_cast<size_t>((t * kChoices + j) * kN + i)];
-      }
-    }
-  }
-  const DeviceArray<float> device_experts(experts), y(shared);
-  launch_combine_pairs({.experts = device_experts.data(),
-                        .shared = y.data(),
-                        .tokens = kTokens,
-                        .choices = kChoices,
-                        .n = kN,
-                        .y = y.data()},
-                       gpu()->stream())
-      .value();
-  EXPECT_EQ(y.to_host(), expected);
-}
-
 }  // namespace
 }  // namespace nibble::kernels::cuda

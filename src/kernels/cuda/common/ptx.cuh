@@ -160,11 +160,6 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Asks for num_bytes (a multiple of 16, aligned to 16) to be brought to the L2 cache.
-__device__ __forceinline__ void bulk_prefetch(const void* source, int32_t num_bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(num_bytes)
-               : "memory");
-}
 // Orders ordinary writes to shared memory before reads by the tensor cores or the copy engine.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -29,25 +29,6 @@ __global__ void __launch_bounds__(256)
   if (lane == 0) scales[group] = power_of_two(exponent);
 }
 
-__global__ void __launch_bounds__(256) combine_pairs(const float4* experts,
-                                                     const float4* shared,
-                                                     int64_t num_vectors,
-                                                     int choices,
-                                                     int64_t vectors_per_row,
-                                                     float4* y) {
-  launch_dependents();
-  wait_for_predecessors();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (i >= num_vectors) return;
-  const int64_t token = i / vectors_per_row, column = i % vectors_per_row;
-  float4 sum = shared == nullptr ? float4{0, 0, 0, 0} : shared[i];
-  for (int j = 0; j < choices; ++j) {
-    const float4 v = __ldcg(experts + (token * choices + j) * vectors_per_row + column);
-    sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
-  }
-  y[i] = sum;
-}
-
 }  // namespace
 
 Result<void> launch_quantize_rows(const QuantizeRowsArgs& args, device::Stream& stream) {
@@ -62,22 +43,6 @@ Result<void> launch_quantize_rows(const QuantizeRowsArgs& args, device::Stream& 
                        groups,
                        reinterpret_cast<uint32_t*>(args.codes),
                        args.scales);
-}
-
-Result<void> launch_combine_pairs(const CombinePairsArgs& args, device::Stream& stream) {
-  DCHECK(args.n % 4 == 0) << args.n;
-  const int64_t vectors = args.tokens * args.n / 4;
-  return launch_kernel(&combine_pairs,
-                       {.grid = static_cast<uint32_t>(ceil_div(vectors, 256)),
-                        .block = 256,
-                        .is_dependent = args.is_dependent},
-                       stream,
-                       reinterpret_cast<const float4*>(args.experts),
-                       reinterpret_cast<const float4*>(args.shared),
-                       vectors,
-                       args.choices,
-                       args.n / 4,
-                       reinterpret_cast<float4*>(args.y));
 }
 
 }  // namespace nibble::kernels::cuda

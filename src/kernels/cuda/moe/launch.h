@@ -1,5 +1,4 @@
-// What stands around the expert products on a GPU: quantised rows, the sum of a token's experts.
-// Any architecture.
+// Quantised rows between the expert products of tests and benchmarks. Any architecture.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +19,5 @@ struct QuantizeRowsArgs {
   bool is_dependent = false;
 };
 Result<void> launch_quantize_rows(const QuantizeRowsArgs& args, device::Stream& stream);
-
-// y[t, :] = shared[t, :] + sum_j experts[t * choices + j, :] in slot order, as CombineExpertsArgs.
-//   f32; shared may be null (0) or alias y
-struct CombinePairsArgs {
-  const float* experts = nullptr;
-  const float* shared = nullptr;
-  int64_t tokens = 0;
-  int32_t choices = 0;
-  int64_t n = 0;  // a multiple of 4
-  float* y = nullptr;
-  bool is_dependent = false;
-};
-Result<void> launch_combine_pairs(const CombinePairsArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda

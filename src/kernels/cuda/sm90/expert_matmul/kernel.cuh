@@ -9,8 +9,7 @@
 // With several rows per slot, the warpgroups of a block work on different panels, each over all of
 // k. With one row there are too few panels for that: the warpgroups share a panel, each with a
 // quarter of k. In both cases a sum is that of the quarters in ascending order, so that its bits do
-// not depend on the slots' rows. A product of single rows can bring the weights of the next one to
-// the L2 cache when its own are under way.
+// not depend on the slots' rows.
 //
 // One row per slot needs its own bytes only: the other columns of a core matrix overlap with what
 // comes next.
@@ -86,26 +85,6 @@ __device__ __forceinline__ PanelRound take_round(PanelRounds<kRoundPanels>& roun
   return {slot, panel, count};
 }
 
-// Asks for what this block will read in the next product of the same slots. One thread per
-// warpgroup.
-template <class Panels>
-__device__ __forceinline__ void prefetch_next(const ExpertMatMulParams& params, int group) {
-  using Layout = ExpertMatMulLayout<Panels, 1>;
-  if (params.next_weights == nullptr) return;
-  const int panels = params.next_n / 64;
-  const int panel_bytes = params.next_k / kStageK * Layout::kStageBytes;
-  const int part_bytes = panel_bytes / kParts / 16 * 16;
-  PanelRounds<1> rounds(params.max_slots, panels);
-  for (int panel = rounds.next; panel < rounds.end; ++panel) {
-    const int expert = __ldcg(params.slot_experts + panel / panels);
-    if (expert < 0) continue;
-    const uint8_t* const source =
-        params.next_weights + (static_cast<size_t>(expert) * panels + panel % panels) * panel_bytes;
-    const int begin = group * part_bytes;
-    bulk_prefetch(source + begin, group == kParts - 1 ? panel_bytes - begin : part_bytes);
-  }
-}
-
 // Feeds the ring of warpgroup `group`; one thread each. Slots of one row may have no expert, others
 // always have one.
 template <class Panels, int kRows>
@@ -160,7 +139,6 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
       }
     }
   }
-  if constexpr (kRows == 1) prefetch_next<Panels>(params, group);
 }
 
 // What a thread needs of a slot.

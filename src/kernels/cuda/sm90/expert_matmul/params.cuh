@@ -30,9 +30,6 @@ struct ExpertMatMulParams {
   float limit;  // infinity: no clamp
   const float* pair_weights;
   void* y;
-  const uint8_t* next_weights;  // of the next product of these slots, or null
-  int next_n;
-  int next_k;
   int n;
   int k;
 };

@@ -31,11 +31,6 @@ inline ExpertMatMulParams expert_params(const DeviceGroupedMatMulArgs& args) {
           .limit = args.limit > 0 ? args.limit : INFINITY,
           .pair_weights = args.pair_weights,
           .y = args.y,
-          .next_weights = args.next_weight == nullptr
-                              ? nullptr
-                              : reinterpret_cast<const uint8_t*>(args.next_weight->codes),
-          .next_n = static_cast<int>(args.next_weight == nullptr ? 0 : args.next_weight->n),
-          .next_k = static_cast<int>(args.next_weight == nullptr ? 0 : args.next_weight->k),
           .n = static_cast<int>(weight.n),
           .k = static_cast<int>(weight.k)};
 }
