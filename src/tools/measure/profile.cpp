@@ -185,6 +185,10 @@ std::string profile_text(const Profile& profile) {
                      rate_text(profile.roofs.read_bytes_per_s),
                      peak_text(profile.roofs));
   append_rows(out, profile);
+  const bool has_cached = std::any_of(profile.rows.begin(), profile.rows.end(), [&](auto& row) {
+    return share_of(profile, row) > 1;
+  });
+  if (has_cached) out += "\nAbove 100%: bytes came from a cache, not from memory\n";
   append_slow(out, profile);
   return out;
 }
