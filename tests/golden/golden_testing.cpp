@@ -30,7 +30,7 @@ Rows to_rows(const TensorView& view) {
 // On the machine that built this, or on one that got the tree and what tools/gpu staged.
 Path golden_dir(const std::string& name) {
   const Path built = Path(NIBBLE_BINARY_DIR) / "testdata/golden" / name;
-  return std::filesystem::exists(built) ? built : Path("build/gpu/testdata/golden") / name;
+  return std::filesystem::exists(built) ? built : Path("build/gpu-stage/testdata/golden") / name;
 }
 Path tiny_v4_dir() {
   const Path source = Path(NIBBLE_SOURCE_DIR) / "models/tiny-v4";
