@@ -118,14 +118,16 @@ constexpr CUpti_ExternalCorrelationKind kLabelKind = CUPTI_EXTERNAL_CORRELATION_
 
 Result<KernelTrace> KernelTrace::start() {
   if (!cupti().ok()) return cupti().error();
+  TRY(check(cupti()->register_callbacks(&request_buffer, &complete_buffer),
+            "cuptiActivityRegisterCallbacks"));
+  // Buffers of a trace that nobody finished are still with the library.
+  TRY(check(cupti()->flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "cuptiActivityFlushAll"));
   {
     const std::lock_guard lock(records().mutex);
     records().kernels.clear();
     records().correlations.clear();
     records().labels.clear();
   }
-  TRY(check(cupti()->register_callbacks(&request_buffer, &complete_buffer),
-            "cuptiActivityRegisterCallbacks"));
   KernelTrace trace;
   for (const CUpti_ActivityKind kind : kKinds) {
     TRY(check(cupti()->enable(kind), "cuptiActivityEnable"));
