@@ -33,11 +33,15 @@ struct RepackArgs {
   std::byte* packed_codes = nullptr;  // zero-filled before the first launch for the weight
   std::byte* packed_scales = nullptr;
   float* packed_global_scales = nullptr;
-  // Takes the largest (ticket << 32 | what is wrong: see RepackInfo) of the rows that the layout
-  // cannot hold.
+  // Takes the largest (ticket << 32 | what is wrong) of the rows that the layout cannot hold: by
+  // how much the exponents of a row differ, or one of the constants below.
   uint64_t* failure = nullptr;
   uint32_t ticket = 0;
 };
+
+// What may be wrong with a scale, beyond any difference of exponents.
+inline constexpr uint32_t kScaleIsNan = 0x10000;     // or infinite
+inline constexpr uint32_t kScaleIsNoBf16 = 0x20000;  // where the layout has BF16 scales
 
 // A kernel that packs.
 struct RepackInfo {

@@ -108,6 +108,14 @@ Result<PackedWeight> pack_on_host(std::span<const WeightRows> sources,
   return pack_weight(sources, layout);
 }
 
+//   wrong: see RepackArgs::failure
+std::string what_does_not_fit(uint32_t wrong) {
+  if (wrong == kScaleIsNan) return "a group scale is NaN or infinite";
+  if (wrong == kScaleIsNoBf16) return "a group scale is no bf16 value";
+  return "group exponents of a row differ by " + std::to_string(wrong) + ", at most " +
+         std::to_string(kPanelScaleMax) + " fit";
+}
+
 }  // namespace
 
 class WeightUploader::Impl {
@@ -441,10 +449,9 @@ Result<void> WeightUploader::Impl::finish() {
   if (failure == 0) return {};
   const auto ticket = static_cast<size_t>(failure >> 32);
   CHECK(ticket > 0 && ticket <= tickets_.size()) << ticket;
-  return unsupported(tickets_[ticket - 1] + ": panel64: group exponents of a row differ by " +
-                     std::to_string(failure & 0xFFFFFFFF) + ", at most " +
-                     std::to_string(kPanelScaleMax) +
-                     " fit; force a kernel with another layout (--kernel)");
+  return unsupported(tickets_[ticket - 1] +
+                     ": panel64: " + what_does_not_fit(static_cast<uint32_t>(failure)) +
+                     "; force a kernel with another layout (--kernel)");
 }
 
 std::string upload_report(const UploadStatistics& statistics) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "cuda/cuda_testing.h"
@@ -110,6 +111,10 @@ TEST_F(WeightUpload, PacksEveryLayoutAsTheHostDoes) {
       {Format::kFp8E4m3Block128x128, DType::kF32, PackedLayout::kFp8Panel64, 320, 512},
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 70, 288},
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 256, 1024},
+      {Format::kNvfp4, DType::kF8E4m3, PackedLayout::kPanel64, 70, 272},
+      {Format::kNvfp4, DType::kF8E4m3, PackedLayout::kPanel64, 256, 1024},
+      {Format::kInt4Group32, DType::kBf16, PackedLayout::kPanel64, 70, 288},
+      {Format::kInt4Group32, DType::kF16, PackedLayout::kPanel64, 256, 1024},
   };
   WeightUploader uploader = WeightUploader::create(*gpu(), kSmallBuffers).value();
   for (const auto& [format, scale_dtype, layout, n, k] : cases) {
@@ -150,6 +155,21 @@ TEST_F(WeightUpload, NamesAWeightWhoseExponentsDoNotFit) {
   EXPECT_EQ(finished.error().code, Errc::kUnsupported);
   EXPECT_THAT(finished.error().message, HasSubstr("layers.3.w2"));
   EXPECT_THAT(finished.error().message, HasSubstr("differ by 40"));
+}
+
+TEST_F(WeightUpload, NamesAWeightWithAScaleThatIsNoBf16) {
+  QuantizedWeight weight = random_weight(Format::kInt4Group32, DType::kF32, 64, 64, 6);
+  const float third = 1.0f / 3;
+  for (size_t i = 0; i < weight.scales.size(); i += 4) weight.scales[i] = weight.scales[i + 1] = {};
+  std::memcpy(weight.scales.data() + 40, &third, sizeof(third));
+  const std::vector<WeightRows> rows = {rows_of(weight, 0, 64)};
+  WeightUploader uploader = WeightUploader::create(*gpu(), kSmallBuffers).value();
+  ASSERT_TRUE(uploader.pack("layers.4.w2", rows, PackedLayout::kPanel64).ok());
+  const Result<void> finished = uploader.finish();
+  ASSERT_FALSE(finished.ok());
+  EXPECT_EQ(finished.error().code, Errc::kUnsupported);
+  EXPECT_THAT(finished.error().message,
+              HasSubstr("layers.4.w2: panel64: a group scale is no bf16"));
 }
 
 TEST_F(WeightUpload, CopiesBytesThroughSeveralBuffers) {

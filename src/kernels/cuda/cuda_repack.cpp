@@ -10,7 +10,9 @@ namespace {
 using quant::Format;
 
 constexpr RepackInfo kTable[] = {
-    {Format::kMxfp4, PackedLayout::kPanel64, false, &cuda::launch_pack_panel64},
+    {Format::kMxfp4, PackedLayout::kPanel64, false, &cuda::launch_pack_mxfp4_panel64},
+    {Format::kNvfp4, PackedLayout::kPanel64, false, &cuda::launch_pack_nvfp4_panel64},
+    {Format::kInt4Group32, PackedLayout::kPanel64, false, &cuda::launch_pack_int4_panel64},
     {Format::kFp8E4m3Block128x128,
      PackedLayout::kFp8Panel64,
      false,

@@ -30,6 +30,11 @@ __global__ void __launch_bounds__(kThreads) pack_fp8_panel64(RepackArgs args) {
   if (i < args.num_rows * chunks) pack_fp8_chunk(args, i / chunks, i % chunks);
 }
 
+__device__ __forceinline__ void report(const RepackArgs& args, uint32_t wrong) {
+  atomicMax(reinterpret_cast<unsigned long long*>(args.failure),
+            static_cast<unsigned long long>(args.ticket) << 32 | wrong);
+}
+
 // Whether the four lanes of a group hold zeros only.
 __device__ __forceinline__ bool is_zero_group(uint32_t nibbles) {
   uint32_t magnitudes = nibbles & 0x77777777U;
@@ -71,11 +76,18 @@ __global__ void __launch_bounds__(kThreads) pack_mxfp4_panel64(RepackArgs args) 
   if (lane != 0) return;
   args.packed_global_scales[panel_row(args.order, args.n, args.stack_row + row)] =
       panel_multiplier(base);
-  if (span.max - span.min > kPanelScaleMax) {
-    atomicMax(reinterpret_cast<unsigned long long*>(args.failure),
-              static_cast<unsigned long long>(args.ticket) << 32 |
-                  static_cast<uint32_t>(span.max - span.min));
-  }
+  const int32_t difference = span.max - span.min;
+  if (difference > kPanelScaleMax) report(args, static_cast<uint32_t>(difference));
+}
+
+// One thread per row, group and lane.
+template <uint32_t (*kPackGroup)(const RepackArgs&, int64_t, int64_t, int64_t)>
+__global__ void __launch_bounds__(kThreads) pack_panel64_groups(RepackArgs args) {
+  const int64_t groups = panel_groups(args.k);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.num_rows * groups * 4) return;
+  const uint32_t wrong = kPackGroup(args, i / (groups * 4), i / 4 % groups, i % 4);
+  if (wrong != 0) report(args, wrong);
 }
 
 Result<void> launch(void (*kernel)(RepackArgs),
@@ -103,9 +115,25 @@ Result<void> launch_pack_fp8_panel64(const RepackArgs& args, device::Stream& str
   return launch(&pack_fp8_panel64, args.num_rows * fp8_chunks_per_row(args.k), args, stream);
 }
 
-Result<void> launch_pack_panel64(const RepackArgs& args, device::Stream& stream) {
+Result<void> launch_pack_mxfp4_panel64(const RepackArgs& args, device::Stream& stream) {
   DCHECK(args.k % kPanelGroup == 0) << args.k;
   return launch(&pack_mxfp4_panel64, args.num_rows * 32, args, stream);
+}
+
+Result<void> launch_pack_nvfp4_panel64(const RepackArgs& args, device::Stream& stream) {
+  DCHECK(args.k % 16 == 0) << args.k;
+  return launch(&pack_panel64_groups<&pack_nvfp4_group>,
+                args.num_rows * panel_groups(args.k) * 4,
+                args,
+                stream);
+}
+
+Result<void> launch_pack_int4_panel64(const RepackArgs& args, device::Stream& stream) {
+  DCHECK(args.k % kPanelGroup == 0) << args.k;
+  return launch(&pack_panel64_groups<&pack_int4_group>,
+                args.num_rows * panel_groups(args.k) * 4,
+                args,
+                stream);
 }
 
 }  // namespace nibble::kernels::cuda

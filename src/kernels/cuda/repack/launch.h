@@ -13,7 +13,9 @@ Result<void> launch_expand_scales(const RepackArgs& args, device::Stream& stream
 Result<void> launch_pack_bf16_panel64(const RepackArgs& args, device::Stream& stream);
 // kFp8Panel64 from FP8 128x128.
 Result<void> launch_pack_fp8_panel64(const RepackArgs& args, device::Stream& stream);
-// kPanel64 from MXFP4. What does not fit (RepackArgs::failure) is by how much exponents differ.
-Result<void> launch_pack_panel64(const RepackArgs& args, device::Stream& stream);
+// kPanel64.
+Result<void> launch_pack_mxfp4_panel64(const RepackArgs& args, device::Stream& stream);
+Result<void> launch_pack_nvfp4_panel64(const RepackArgs& args, device::Stream& stream);
+Result<void> launch_pack_int4_panel64(const RepackArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda

@@ -150,21 +150,31 @@ NIBBLE_HOST_DEVICE int64_t panel_row(PanelOrder order, int64_t n, int64_t row) {
   return within / 8 * 16 + within % 8 + is_up * 8;
 }
 
-inline constexpr int64_t kMxfp4SlabBytes = panel_slab_bytes(quant::Format::kMxfp4);
-
-// Offset of (row of the order, group): lane t's word is 16 t bytes on. The scale's byte lies
-// outside of the words.
+// Offset of (row of the order, group): lane t's word is 16 t bytes on. The group's scales lie
+// outside of the words, NVFP4's two kNvfp4ScaleStride bytes apart.
 struct PanelPlace {
   int64_t words = 0;
   int64_t scale = 0;
 };
+inline constexpr int64_t kNvfp4ScaleStride = 2;
+template <quant::Format kFormat>
 NIBBLE_HOST_DEVICE PanelPlace panel_place(int64_t k, int64_t row, int64_t group) {
+  constexpr int64_t kSlabBytes = panel_slab_bytes(kFormat);
   const int64_t stages = (k + kPanelStageK - 1) / kPanelStageK;
-  const int64_t slab = (row / kPanelRows * stages + group / 8) * 4 * kMxfp4SlabBytes +
-                       row % kPanelRows / 16 * kMxfp4SlabBytes;
+  const int64_t slab =
+      (row / kPanelRows * stages + group / 8) * 4 * kSlabBytes + row % kPanelRows / 16 * kSlabBytes;
   const int64_t chunk = group / 2 % 4, half = row % 16 / 8, g = row % 8, q = group % 2;
+  const int64_t in_pairs = chunk / 2 * 128 + g * 16 + chunk % 2 * 8 + q * 4;
+  const int64_t scale = kFormat == quant::Format::kMxfp4   ? g * 16 + chunk * 4 + half * 2 + q
+                        : kFormat == quant::Format::kNvfp4 ? in_pairs + half
+                                                           : in_pairs + half * 2;
   return {.words = slab + chunk * 512 + g * 64 + (q * 2 + half) * 4,
-          .scale = slab + 4 * 512 + g * 16 + chunk * 4 + half * 2 + q};
+          .scale = slab + kPanelSlabCodeBytes + scale};
+}
+// Of (the piece's row `row`, group).
+template <quant::Format kFormat>
+NIBBLE_HOST_DEVICE PanelPlace panel_place(const RepackArgs& args, int64_t row, int64_t group) {
+  return panel_place<kFormat>(args.k, panel_row(args.order, args.n, args.stack_row + row), group);
 }
 
 // Lane t's eight stored codes of a group: nibble i is v_i.
@@ -216,13 +226,77 @@ NIBBLE_HOST_DEVICE float panel_multiplier(int32_t base) {
 // Writes lane t's word of a group, for t 0 its scale too.
 NIBBLE_HOST_DEVICE void pack_panel_group(
     const RepackArgs& args, int64_t row, int64_t group, int64_t t, int32_t base, bool is_zero) {
-  const PanelPlace place =
-      panel_place(args.k, panel_row(args.order, args.n, args.stack_row + row), group);
+  const PanelPlace place = panel_place<quant::Format::kMxfp4>(args, row, group);
   *reinterpret_cast<uint32_t*>(args.packed_codes + place.words + t * 16) =
       panel_word(panel_nibbles(stored_group(args, row, group), t));
   if (t != 0) return;
   const int32_t scale = is_zero ? 0 : stored_exponent(args, row, group) - base;
   args.packed_codes[place.scale] = static_cast<std::byte>(scale);
+}
+
+// Groups of a row, the last one of NVFP4 maybe half.
+NIBBLE_HOST_DEVICE int64_t panel_groups(int64_t k) { return (k + kPanelGroup - 1) / kPanelGroup; }
+
+// Writes lane t's word of a group, for t 0 its scales and, with the row's first group, the row's
+// multiplier. Returns what the layout cannot hold, or 0.
+NIBBLE_HOST_DEVICE uint32_t pack_nvfp4_group(const RepackArgs& args,
+                                             int64_t row,
+                                             int64_t group,
+                                             int64_t t) {
+  constexpr int64_t kScaleGroup = 16;
+  const PanelPlace place = panel_place<quant::Format::kNvfp4>(args, row, group);
+  const int64_t scales_per_row = args.k / kScaleGroup;
+  const auto* const pairs =
+      reinterpret_cast<const uint16_t*>(args.codes + row * (args.k / 2) + group * kPanelGroupBytes);
+  const auto* const scales = reinterpret_cast<const uint8_t*>(args.scales) + row * scales_per_row;
+  uint32_t nibbles = 0, wrong = 0;
+  for (int64_t half = 0; half < 2 && group * 2 + half < scales_per_row; ++half) {
+    const uint32_t scale = scales[group * 2 + half];
+    const uint32_t flips = (scale & 0x80U) != 0 ? 0x8888U : 0;  // scales have no signs here
+    nibbles |= (pairs[t + half * 4] ^ flips) << (16 * half);
+    if ((scale & 0x7FU) == 0x7FU) wrong = kScaleIsNan;
+    if (t == 0) {
+      args.packed_codes[place.scale + half * kNvfp4ScaleStride] =
+          static_cast<std::byte>(scale & 0x7FU);
+    }
+  }
+  *reinterpret_cast<uint32_t*>(args.packed_codes + place.words + t * 16) = panel_word(nibbles);
+  if (t == 0 && group == 0) {
+    args.packed_global_scales[panel_row(args.order, args.n, args.stack_row + row)] =
+        args.global_scale;
+  }
+  return wrong;
+}
+
+// Three bits of |v| and a sign for each stored v + 8; -8 becomes the sign of zero.
+NIBBLE_HOST_DEVICE uint32_t int4_sign_magnitude(uint32_t nibbles) {
+  uint32_t codes = 0;
+  for (int32_t shift = 0; shift < 32; shift += 4) {
+    const uint32_t stored = nibbles >> shift & 0xFU;
+    const uint32_t code = stored >= 8 ? stored - 8 : ((8 - stored) & 7U) | 8U;
+    codes |= code << shift;
+  }
+  return codes;
+}
+
+// The same for INT4 with groups of 32.
+NIBBLE_HOST_DEVICE uint32_t pack_int4_group(const RepackArgs& args,
+                                            int64_t row,
+                                            int64_t group,
+                                            int64_t t) {
+  const PanelPlace place = panel_place<quant::Format::kInt4Group32>(args, row, group);
+  *reinterpret_cast<uint32_t*>(args.packed_codes + place.words + t * 16) =
+      panel_word(int4_sign_magnitude(panel_nibbles(stored_group(args, row, group), t)));
+  if (t != 0) return 0;
+  if (group == 0) {
+    args.packed_global_scales[panel_row(args.order, args.n, args.stack_row + row)] = 1.0f;
+  }
+  const uint32_t scale =
+      bits_of(decode_scale(args.scale_dtype, args.scales, row * (args.k / kPanelGroup) + group));
+  *reinterpret_cast<uint16_t*>(args.packed_codes + place.scale) =
+      static_cast<uint16_t>(scale >> 16);
+  if ((scale & 0x7F800000U) == 0x7F800000U) return kScaleIsNan;
+  return (scale & 0xFFFFU) != 0 ? kScaleIsNoBf16 : 0;
 }
 
 }  // namespace nibble::kernels::cuda

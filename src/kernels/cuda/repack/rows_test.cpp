@@ -40,8 +40,10 @@ QuantizedWeight random_weight(
           scale_dtype == DType::kBf16 ? quant::f32_to_bf16(value) : quant::f32_to_f16(value);
       std::memcpy(at, &half, 2);
     } else {
-      *at = static_cast<std::byte>(scale_dtype == DType::kF8E4m3 ? random() % 0x7F
-                                                                 : 100 + random() % 27);
+      // Of either sign, but no NaN.
+      *at = static_cast<std::byte>(scale_dtype == DType::kF8E4m3
+                                       ? random() % 0x7F + random() % 2 * 0x80
+                                       : 100 + random() % 27);
     }
   }
   if (format == Format::kMxfp4) {
@@ -60,7 +62,7 @@ struct Emulated {
   std::vector<float> global_scales;
 };
 
-void pack_piece(const RepackArgs& args, PackedLayout layout) {
+void pack_piece(const RepackArgs& args, Format format, PackedLayout layout) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     if (layout == PackedLayout::kRowMajor) {
       for (int64_t group = 0; group < groups_per_row(args); ++group) expand_scale(args, row, group);
@@ -71,6 +73,14 @@ void pack_piece(const RepackArgs& args, PackedLayout layout) {
     } else if (layout == PackedLayout::kFp8Panel64) {
       for (int64_t chunk = 0; chunk < fp8_chunks_per_row(args.k); ++chunk) {
         pack_fp8_chunk(args, row, chunk);
+      }
+    } else if (format != Format::kMxfp4) {
+      for (int64_t group = 0; group < panel_groups(args.k); ++group) {
+        for (int64_t t = 0; t < 4; ++t) {
+          const uint32_t wrong = format == Format::kNvfp4 ? pack_nvfp4_group(args, row, group, t)
+                                                          : pack_int4_group(args, row, group, t);
+          EXPECT_EQ(wrong, 0U);
+        }
       }
     } else {
       const auto is_zero = [&](int64_t group) {
@@ -128,7 +138,7 @@ Emulated pack(std::span<const WeightRows> sources,
       args.codes = static_cast<const std::byte*>(weight.codes.data) + begin * row_bytes;
       args.scales = static_cast<const std::byte*>(weight.scales.data) +
                     begin / info.block_shape.n * scale_row_bytes;
-      pack_piece(args, layout);
+      pack_piece(args, like.format, layout);
       args.stack_row += args.num_rows;
     }
   }
@@ -166,6 +176,12 @@ TEST(RepackRows, GiveTheBytesOfTheHostPacker) {
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 1, 32},
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 70, 288},
       {Format::kMxfp4, DType::kF8E8m0, PackedLayout::kPanel64, 128, 512},
+      {Format::kNvfp4, DType::kF8E4m3, PackedLayout::kPanel64, 1, 16},
+      {Format::kNvfp4, DType::kF8E4m3, PackedLayout::kPanel64, 70, 272},
+      {Format::kNvfp4, DType::kF8E4m3, PackedLayout::kPanel64, 128, 512},
+      {Format::kInt4Group32, DType::kBf16, PackedLayout::kPanel64, 1, 32},
+      {Format::kInt4Group32, DType::kF16, PackedLayout::kPanel64, 70, 288},
+      {Format::kInt4Group32, DType::kF32, PackedLayout::kPanel64, 128, 512},
   };
   for (const auto& [format, scale_dtype, layout, n, k] : cases) {
     const QuantizedWeight weight = random_weight(format, n, k, scale_dtype, 7);
@@ -195,6 +211,32 @@ TEST(RepackRows, StackPartsOfSourcesInGateUpOrder) {
   EXPECT_EQ(packed.codes, copy_of<std::byte>(expected.codes, packed.codes.size()));
   EXPECT_EQ(packed.global_scales,
             copy_of<float>(expected.global_scales, packed.global_scales.size()));
+}
+
+TEST(RepackRows, SayWhichScalesDoNotFit) {
+  std::vector<std::byte> codes(16), packed(static_cast<size_t>(panel_bytes(Format::kNvfp4, 1, 32)));
+  std::vector<float> multipliers(static_cast<size_t>(kPanelRows));
+  std::vector<float> scales = {1.5f, 0};
+  RepackArgs args{.codes = codes.data(),
+                  .scales = reinterpret_cast<const std::byte*>(scales.data()),
+                  .num_rows = 1,
+                  .k = 32,
+                  .n = 1,
+                  .packed_codes = packed.data(),
+                  .packed_global_scales = multipliers.data()};
+  const auto int4 = [&](float scale) {
+    scales[0] = scale;
+    return pack_int4_group(args, 0, 0, 0);
+  };
+  EXPECT_EQ(int4(1.5f), 0U);
+  EXPECT_EQ(int4(1.0f + 0x1p-8f), kScaleIsNoBf16);
+  EXPECT_EQ(int4(INFINITY), kScaleIsNan);
+  EXPECT_EQ(int4(NAN), kScaleIsNan);
+  const uint8_t nvfp4[] = {0x30, 0xFF};
+  args.scales = reinterpret_cast<const std::byte*>(nvfp4);
+  EXPECT_EQ(pack_nvfp4_group(args, 0, 0, 0), kScaleIsNan);
+  args.k = 16;  // the second half does not exist
+  EXPECT_EQ(pack_nvfp4_group(args, 0, 0, 0), 0U);
 }
 
 TEST(RepackRows, InvertThePanelOrder) {
