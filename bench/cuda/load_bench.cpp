@@ -43,18 +43,31 @@ void print(const std::string& what, int64_t bytes, double seconds, const std::st
   std::fflush(stdout);
 }
 
-// Offsets of one expert's three matrices in the file: codes, then scales.
+// One expert's three matrices in the file: codes, then scales with room for those of any format.
 constexpr int64_t kCodesBytes = kHidden * kIntermediate / 2;
-constexpr int64_t kScalesBytes = kHidden * kIntermediate / 32;
+constexpr int64_t kScalesBytes = kHidden * kIntermediate / 16;
 constexpr int64_t kMatrixBytes = kCodesBytes + kScalesBytes;
-constexpr int64_t kFileBytes = kNumExperts * 3 * kMatrixBytes;
+
+struct Stored {
+  quant::Format format;
+  DType scale_dtype;
+
+  int64_t group() const { return quant::format_info(format).block_shape.k; }
+  int64_t scales_bytes() const {
+    return kHidden * kIntermediate / group() * dtype_size(scale_dtype);
+  }
+  int64_t layer_bytes() const { return kNumExperts * 3 * (kCodesBytes + scales_bytes()); }
+};
+constexpr Stored kFormats[] = {{quant::Format::kMxfp4, DType::kF8E8m0},
+                               {quant::Format::kNvfp4, DType::kF8E4m3},
+                               {quant::Format::kInt4Group32, DType::kBf16}};
 
 Path file_path() {
   const char* const directory = std::getenv("TMPDIR");
   return Path(directory == nullptr ? "/tmp" : directory) / "nibble_load_bench.bin";
 }
 
-// Random codes, the same in every matrix but shifted; scales within what a panel holds.
+// Random codes, the same in every matrix but shifted; scales that a panel holds in every format.
 Result<void> write_file(const Path& path) {
   std::mt19937_64 random(1);
   constexpr size_t kShift = 4096;
@@ -75,29 +88,32 @@ Result<void> write_file(const Path& path) {
   return {};
 }
 
-WeightRows matrix_at(std::span<const std::byte> file, int64_t index, int64_t n, int64_t k) {
+WeightRows matrix_at(
+    std::span<const std::byte> file, const Stored& stored, int64_t index, int64_t n, int64_t k) {
   const std::byte* const at = file.data() + index * kMatrixBytes;
-  quant::WeightView view{.format = quant::Format::kMxfp4, .n = n, .k = k};
+  quant::WeightView view{.format = stored.format, .n = n, .k = k};
   view.codes = TensorView::read_only(at, DType::kI8, {n, k / 2});
-  view.scales = TensorView::read_only(at + kCodesBytes, DType::kF8E8m0, {n, k / 32});
+  view.scales =
+      TensorView::read_only(at + kCodesBytes, stored.scale_dtype, {n, k / stored.group()});
   return {.weight = view, .row_begin = 0, .row_end = n};
 }
 
 struct Layer {
   std::vector<std::vector<WeightRows>> w13, w2;
 };
-Layer layer_of(std::span<const std::byte> file) {
+Layer layer_of(std::span<const std::byte> file, const Stored& stored) {
   Layer layer;
   for (int64_t e = 0; e < kNumExperts; ++e) {
-    layer.w13.push_back({matrix_at(file, 3 * e, kIntermediate, kHidden),
-                         matrix_at(file, 3 * e + 1, kIntermediate, kHidden)});
-    layer.w2.push_back({matrix_at(file, 3 * e + 2, kHidden, kIntermediate)});
+    layer.w13.push_back({matrix_at(file, stored, 3 * e, kIntermediate, kHidden),
+                         matrix_at(file, stored, 3 * e + 1, kIntermediate, kHidden)});
+    layer.w2.push_back({matrix_at(file, stored, 3 * e + 2, kHidden, kIntermediate)});
   }
   return layer;
 }
 
 Result<void> time_load(device::Device& device,
                        const Path& path,
+                       const Stored& stored,
                        const std::string& what,
                        const UploadOptions& options) {
   const TimePoint created = kClock.now();
@@ -105,7 +121,7 @@ Result<void> time_load(device::Device& device,
   const double create_seconds = seconds_since(created);
   for (int32_t round = 0; round < kRounds; ++round) {
     TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
-    const Layer layer = layer_of(file.bytes());
+    const Layer layer = layer_of(file.bytes(), stored);
     const UploadStatistics before = uploader.statistics();
     const TimePoint start = kClock.now();
     TRY_ASSIGN(const PackedWeight w13,
@@ -114,8 +130,8 @@ Result<void> time_load(device::Device& device,
     TRY(uploader.finish());
     const double seconds = seconds_since(start);
     const UploadStatistics& after = uploader.statistics();
-    print(what,
-          kFileBytes,
+    print(what + ", " + std::string(quant::format_name(stored.format)),
+          stored.layer_bytes(),
           seconds,
           fmt::format(",\"round\":{},\"read_s\":{:.3f},\"wait_s\":{:.3f},\"create_s\":{:.3f}",
                       round,
@@ -143,25 +159,25 @@ Result<void> time_copies(device::Device& device) {
   return {};
 }
 
-// The packing kernel alone, on one matrix that is on the device.
-Result<void> time_repack(device::Device& device) {
+// The packing kernel alone, on matrices that are on the device.
+Result<void> time_repack(device::Device& device, const Stored& stored) {
   constexpr int32_t kMatrices = 64;
-  TRY_ASSIGN(const device::Buffer stored, device.allocate(kMatrices * kMatrixBytes));
-  const int64_t package = panel_bytes(quant::Format::kMxfp4, kIntermediate, kHidden);
+  TRY_ASSIGN(const device::Buffer weights, device.allocate(kMatrices * kMatrixBytes));
+  const int64_t package = panel_bytes(stored.format, kIntermediate, kHidden);
   TRY_ASSIGN(const device::Buffer packed, device.allocate(kMatrices * package));
   TRY_ASSIGN(const device::Buffer multipliers, device.allocate(kIntermediate * 4));
   TRY_ASSIGN(const device::Buffer failure, device.allocate(8));
-  TRY(device::fill_device(stored.data(), 115, stored.num_bytes(), device.stream()));
-  const RepackInfo* const repack = find_repack(quant::Format::kMxfp4, PackedLayout::kPanel64);
+  TRY(device::fill_device(weights.data(), 115, weights.num_bytes(), device.stream()));
+  const RepackInfo* const repack = find_repack(stored.format, PackedLayout::kPanel64);
   for (int32_t round = 0; round < kRounds; ++round) {
     TRY_ASSIGN(const double us, device::elapsed_us(device.stream(), [&]() -> Result<void> {
                  for (int32_t i = 0; i < kMatrices; ++i) {
-                   const std::byte* const codes = stored.data() + i * kMatrixBytes;
+                   const std::byte* const codes = weights.data() + i * kMatrixBytes;
                    TRY(repack->launch(
                        {.codes = codes,
                         .scales = codes + kCodesBytes,
-                        .scale_dtype = DType::kF8E8m0,
-                        .block_shape = {1, 32},
+                        .scale_dtype = stored.scale_dtype,
+                        .block_shape = quant::format_info(stored.format).block_shape,
                         .num_rows = kIntermediate,
                         .k = kHidden,
                         .n = kIntermediate,
@@ -173,7 +189,9 @@ Result<void> time_repack(device::Device& device) {
                  }
                  return {};
                }));
-    print("pack mxfp4 panel64 on the device", kMatrices * kMatrixBytes, us * 1e-6);
+    print("pack " + std::string(quant::format_name(stored.format)) + " on the device",
+          kMatrices * (kCodesBytes + stored.scales_bytes()),
+          us * 1e-6);
   }
   return {};
 }
@@ -186,11 +204,13 @@ Result<void> run(const std::vector<std::string>& names) {
   };
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   if (wants("copy")) TRY(time_copies(*device));
-  if (wants("pack")) TRY(time_repack(*device));
+  for (const Stored& stored : kFormats) {
+    if (wants("pack")) TRY(time_repack(*device, stored));
+  }
   const Path path = file_path();
   const TimePoint start = kClock.now();
   TRY(write_file(path));
-  print("write the file", kFileBytes, seconds_since(start));
+  print("write the file", kNumExperts * 3 * kMatrixBytes, seconds_since(start));
   struct Setting {
     std::string what;
     UploadOptions options;
@@ -205,8 +225,11 @@ Result<void> run(const std::vector<std::string>& names) {
   Result<void> done;
   for (const Setting& setting : settings) {
     if (done.ok() && wants(setting.what)) {
-      done = time_load(*device, path, setting.what, setting.options);
+      done = time_load(*device, path, kFormats[0], setting.what, setting.options);
     }
+  }
+  for (const Stored& stored : std::span(kFormats).subspan(1)) {
+    if (done.ok() && wants("formats")) done = time_load(*device, path, stored, "load", {});
   }
   std::error_code ignored;
   std::filesystem::remove(path, ignored);

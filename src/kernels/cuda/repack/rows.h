@@ -158,8 +158,10 @@ struct PanelPlace {
 };
 inline constexpr int64_t kNvfp4ScaleStride = 2;
 template <quant::Format kFormat>
+inline constexpr int64_t kSlabBytesOf = panel_slab_bytes(kFormat);  // GPU code may not call it
+template <quant::Format kFormat>
 NIBBLE_HOST_DEVICE PanelPlace panel_place(int64_t k, int64_t row, int64_t group) {
-  constexpr int64_t kSlabBytes = panel_slab_bytes(kFormat);
+  constexpr int64_t kSlabBytes = kSlabBytesOf<kFormat>;
   const int64_t stages = (k + kPanelStageK - 1) / kPanelStageK;
   const int64_t slab =
       (row / kPanelRows * stages + group / 8) * 4 * kSlabBytes + row % kPanelRows / 16 * kSlabBytes;
