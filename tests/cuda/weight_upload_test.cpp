@@ -40,6 +40,9 @@ QuantizedWeight random_weight(
   if (scale_dtype == DType::kF8E8m0) {
     for (std::byte& byte : weight.scales) byte = static_cast<std::byte>(100 + random() % 27);
   }
+  if (scale_dtype == DType::kF16) {  // seven bits of mantissa, so that BF16 holds them
+    for (size_t i = 0; i < weight.scales.size(); i += 2) weight.scales[i] &= std::byte{0xF8};
+  }
   return weight;
 }
 
