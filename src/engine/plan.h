@@ -41,7 +41,7 @@ struct PlanOptions {
   int32_t concurrency = 0;  // sequences; 0: 1 for latency, 64 for throughput
   int32_t pass_tokens = 0;  // of one prefill pass, which size the workspace; 0: 512
   Goal goal = Goal::kLatency;
-  models::Precision precision = models::Precision::kDefault;  // of a CPU
+  models::Precision precision = models::Precision::kDefault;
   models::KvDtype kv_dtype = models::KvDtype::kAuto;
   bool deterministic = false;  // only batch-invariant kernels
   // Set for an engine: divides decoding memory by plan_kv() and decides concurrency and, where

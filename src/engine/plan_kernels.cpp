@@ -74,6 +74,7 @@ Activation activation_of(const DetectedModule& module,
     const auto numerics = numerics_of(options);
     return c == ModuleClass::kLmHead ? numerics.head_activation : numerics.activation;
   }
+  if (numerics_of(options).activation == Activation::kBf16) return Activation::kBf16;
   switch (module.scheme.kind) {
     case SchemeKind::kFp8Tensor:
     case SchemeKind::kFp8Channel:

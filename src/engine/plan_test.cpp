@@ -495,14 +495,21 @@ TEST(PlanKernels, AreThoseThatLoadingTakes) {
 
 // A weight of a GPU has kernels for several ranges of rows; the plan names each.
 TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
-  for (const bool deterministic : {false, true}) {
-    const Plan plan =
-        plan_tiny({.deterministic = deterministic, .loads_draft = true, .allow_reference = true},
-                  device::DeviceKind::kCuda);
+  using models::Precision;
+  for (const auto& [deterministic, precision] : {std::pair(false, Precision::kDefault),
+                                                 {true, Precision::kDefault},
+                                                 {false, Precision::kReference},
+                                                 {true, Precision::kReference}}) {
+    const Plan plan = plan_tiny({.precision = precision,
+                                 .deterministic = deterministic,
+                                 .loads_draft = true,
+                                 .allow_reference = true},
+                                device::DeviceKind::kCuda);
     EXPECT_TRUE(plan.is_runnable()) << text_of(plan);
     const LoadedTiny loaded = load_tiny(plan.options);
     const Result<void> result = check_executed(plan, loaded.model->routed_modules());
     EXPECT_TRUE(result.ok()) << result.error().message;
+    if (precision != Precision::kDefault) continue;
     const auto& attention = *std::find_if(plan.modules.begin(), plan.modules.end(), [](auto& m) {
       return m.module_class == "attention";
     });
