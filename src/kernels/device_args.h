@@ -507,6 +507,9 @@ struct DeviceJoinMtpArgs {
 // One token per row of logits: steps 4 to 9 of engine/sampler.h. A row with a temperature below
 // 1e-5 takes the largest logit, the lowest id on ties.
 struct DeviceSampleArgs {
+  static constexpr int32_t kNotFinite = -1;
+  static constexpr int32_t kAllEqual = -2;
+
   DeviceSums logits;  // [splits, m, V]
   int32_t m = 0;
   int64_t vocab = 0;
@@ -516,7 +519,9 @@ struct DeviceSampleArgs {
   const float* min_p = nullptr;         // [m]; null: 0
   const uint64_t* seeds = nullptr;      // [m]; with temperatures
   const uint64_t* draws = nullptr;      // [m] position in the output; with temperatures
-  int32_t* ids = nullptr;               // [m]
+  int32_t* ids = nullptr;               // [m] inside the vocabulary, whatever the logits are
+  // [m] the id; kNotFinite or kAllEqual where the logits are so; null: not wanted
+  int32_t* outcomes = nullptr;
   // sample_workspace_bytes(m, vocab), zeros before the first launch; launches leave it reusable.
   std::byte* workspace = nullptr;
   bool is_dependent = false;

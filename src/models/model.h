@@ -107,6 +107,10 @@ struct DecodeInput {
   static constexpr int32_t kChosenBefore = -1;
 };
 
+// What fetch_decoded() gives in place of a token: logits that no sound model has.
+inline constexpr int32_t kLogitsNotFinite = -1;
+inline constexpr int32_t kLogitsAllEqual = -2;
+
 // A module class and the kernel that it got: what `plan`, logs and the demo's last line show.
 struct RoutedModule {
   std::string module;  // "layers.*.ffn.experts.w13"
@@ -161,12 +165,13 @@ class Model {
   // Decode steps that are queued before the last one ends. A step counts as done for length() and
   // truncate() as soon as it is queued; what a caller does not want of it is truncated away.
   virtual int32_t max_queued_steps() const { return 0; }  // 0: not on this device
+  virtual int32_t max_queued_rows() const { return 0; }   // sequences of one such step
   // Errors of forward(); kInvalidArgument also for a step too many and a token that is not known.
   virtual Result<void> queue_decode(const DecodeInput& /*input*/) {
     return unsupported("this device has no queue of decode steps");
   }
-  // Waits for the oldest queued step: the chosen tokens in the order of its slots, valid until the
-  // next call.
+  // Waits for the oldest queued step: the chosen tokens in the order of its slots, or what is wrong
+  // with their logits; valid until the next call.
   virtual Result<std::span<const int32_t>> fetch_decoded() {
     return unsupported("this device has no queue of decode steps");
   }

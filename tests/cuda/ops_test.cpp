@@ -138,6 +138,7 @@ void compare_floats(const std::vector<float>& reference,
       ASSERT_TRUE(std::isnan(actual[i])) << "element " << i << " of " << reference.size();
       continue;
     }
+    if (actual[i] == reference[i]) continue;  // infinities, too
     ASSERT_NEAR(actual[i], reference[i], largest * 2e-5f + std::abs(reference[i]) * relative)
         << "element " << i << " of " << reference.size();
   }
@@ -733,9 +734,32 @@ TEST_F(CudaOps, SampleTakesTheLargest) {
                               .m = 5,
                               .vocab = vocab,
                               .ids = memory.out<int32_t>(5),
+                              .outcomes = memory.out<int32_t>(5),
                               .workspace = memory.scratch(sample_workspace_bytes(5, vocab))};
     });
   }
+}
+
+// Rows of equal logits, with one NaN or infinity in every part of a row, and sound ones.
+TEST_F(CudaOps, SampleTellsLogitsThatNoSoundModelHas) {
+  constexpr int32_t kRows = 34;
+  constexpr int64_t kVocab = 1000;
+  compare<DeviceSampleArgs>(Op::kSample, [&](Memory& memory) {
+    std::vector<float> logits(kRows * kVocab);
+    for (int64_t row = 0; row < kRows; ++row) {
+      float* const values = logits.data() + row * kVocab;
+      for (int64_t i = 0; i < kVocab; ++i) values[i] = row < 2 ? -3.0f : static_cast<float>(i % 7);
+      const float fault = row % 2 == 0 ? NAN : -INFINITY;
+      if (row > 2) values[(row - 2) * 31] = row == 3 ? INFINITY : fault;
+    }
+    logits[1] = -2.5f;
+    return DeviceSampleArgs{.logits = {.data = memory.in(logits)},
+                            .m = kRows,
+                            .vocab = kVocab,
+                            .ids = memory.out<int32_t>(kRows),
+                            .outcomes = memory.out<int32_t>(kRows),
+                            .workspace = memory.scratch(sample_workspace_bytes(kRows, kVocab))};
+  });
 }
 
 TEST_F(CudaOps, SampleDraws) {
@@ -768,6 +792,7 @@ TEST_F(CudaOps, SampleDraws) {
                             .seeds = memory.in(seeds),
                             .draws = memory.in(draws),
                             .ids = memory.out<int32_t>(kRows),
+                            .outcomes = memory.out<int32_t>(kRows),
                             .workspace = memory.scratch(sample_workspace_bytes(kRows, kVocab))};
   });
 }

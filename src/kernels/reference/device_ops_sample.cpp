@@ -99,10 +99,22 @@ int32_t sample_row(const DeviceSampleArgs& args, int64_t t) {
   return candidates.pick(uniform_at(args.seeds[t], args.draws[t]));
 }
 
+int32_t outcome_of(const DeviceSampleArgs& args, int64_t t) {
+  const std::vector<float> logits = sum_row(args.logits, args.m, args.vocab, t);
+  const auto is_finite = [](float logit) { return std::isfinite(logit); };
+  if (!std::all_of(logits.begin(), logits.end(), is_finite)) return DeviceSampleArgs::kNotFinite;
+  const auto is_first = [&](float logit) { return logit == logits.front(); };
+  const bool is_flat = logits.size() > 1 && std::all_of(logits.begin(), logits.end(), is_first);
+  return is_flat ? DeviceSampleArgs::kAllEqual : args.ids[t];
+}
+
 }  // namespace
 
 Result<void> device_sample(const DeviceSampleArgs& args, device::Stream&) {
-  for (int64_t t = 0; t < args.m; ++t) args.ids[t] = sample_row(args, t);
+  for (int64_t t = 0; t < args.m; ++t) {
+    args.ids[t] = sample_row(args, t);
+    if (args.outcomes != nullptr) args.outcomes[t] = outcome_of(args, t);
+  }
   return {};
 }
 

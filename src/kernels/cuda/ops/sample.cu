@@ -17,10 +17,11 @@ constexpr int kParts = 16;  // blocks that share a row
 constexpr int kDigitBits = 3, kDigits = 1 << kDigitBits;
 constexpr float kGreedyTemperature = 1e-5f;
 
-// Of a row in the workspace: the best token of each part, and how many parts are done. The counter
-// is 0 between launches.
+// Of a row in the workspace: the best token and the smallest logit of each part, and how many parts
+// are done. The counter is 0 between launches.
 struct RowState {
   unsigned long long best[kParts];
+  uint32_t smallest[kParts];  // as ordered_bits(); 0: one is not finite
   unsigned int num_done;
 };
 constexpr int64_t kRowBytes = 512;  // as sample_workspace_bytes()
@@ -237,6 +238,7 @@ __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) 
   const int64_t size = (args.vocab + kParts - 1) / kParts;
   const int64_t end = min(args.vocab, (blockIdx.x + 1) * size);
   unsigned long long best = 0;
+  uint32_t smallest = ~0U;
 #pragma unroll 8
   for (int64_t id = blockIdx.x * size + threadIdx.x; id < end; id += kThreads) {
     const float logit = sum1(args.logits, args.m * args.vocab, row * args.vocab + id);
@@ -244,10 +246,13 @@ __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) 
         static_cast<unsigned long long>(ordered_bits(isnan(logit) ? -INFINITY : logit)) << 32 |
         static_cast<uint32_t>(~id);
     best = own > best ? own : best;
+    smallest = min(smallest, isfinite(logit) ? static_cast<uint32_t>(own >> 32) : 0U);
   }
   best = block_best(best);
+  smallest = ~static_cast<uint32_t>(block_best(~smallest));
   if (threadIdx.x == 0) {
     state->best[blockIdx.x] = best;
+    state->smallest[blockIdx.x] = smallest;
     __threadfence();
     is_last = atomicInc(&state->num_done, kParts - 1) == kParts - 1;
   }
@@ -257,6 +262,7 @@ __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) 
   for (int part = 0; part < kParts; ++part) {
     const unsigned long long other = __ldcg(state->best + part);
     best = other > best ? other : best;
+    smallest = min(smallest, __ldcg(state->smallest + part));
   }
   int id = static_cast<int>(~static_cast<uint32_t>(best));
   const float max_logit = logit_of(static_cast<uint32_t>(best >> 32));
@@ -264,7 +270,12 @@ __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) 
   if (temperature >= kGreedyTemperature && max_logit != -INFINITY) {
     id = Drawer(args, row, max_logit).draw();
   }
-  if (threadIdx.x == 0) args.ids[row] = id;
+  if (threadIdx.x != 0) return;
+  args.ids[row] = id;
+  if (args.outcomes == nullptr) return;
+  const bool is_flat = args.vocab > 1 && smallest == static_cast<uint32_t>(best >> 32);
+  const int fault = is_flat ? DeviceSampleArgs::kAllEqual : id;
+  args.outcomes[row] = smallest == 0 ? DeviceSampleArgs::kNotFinite : fault;
 }
 
 }  // namespace

@@ -209,6 +209,7 @@ Result<void> choose_tokens(const Pass& pass,
                                                           .seeds = lists.seeds,
                                                           .draws = lists.draws,
                                                           .ids = pass.ws.sampled,
+                                                          .outcomes = pass.ws.outcomes,
                                                           .workspace = pass.ws.sample},
                                 pass.stream());
 }

@@ -24,6 +24,8 @@ namespace {
 // Rows of the decode steps that are recorded as graphs; a step takes the next larger one.
 constexpr int32_t kBuckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
 constexpr int32_t kMaxDecodeRows = kBuckets[std::size(kBuckets) - 1];
+static_assert(kLogitsNotFinite == kernels::DeviceSampleArgs::kNotFinite &&
+              kLogitsAllEqual == kernels::DeviceSampleArgs::kAllEqual);
 
 // The smallest bucket that holds `rows`; 0 when none does.
 int32_t bucket_of(int32_t rows) {
@@ -59,7 +61,7 @@ class HostLogits final {
 // A decode step whose tokens have not been fetched.
 struct QueuedStep {
   std::vector<SlotId> slots;
-  device::Buffer ids;   // [slots], in host memory
+  device::Buffer ids;   // [slots] outcomes of sampling, in host memory
   device::Event event;  // marks their arrival
 };
 
@@ -151,6 +153,7 @@ class GpuModel final : public Model {
   Result<void> forward(const ForwardInput& input, ForwardOutput& output) override;
 
   int32_t max_queued_steps() const override { return kMaxQueuedSteps; }
+  int32_t max_queued_rows() const override { return kMaxDecodeRows; }
   Result<void> queue_decode(const DecodeInput& input) override;
   Result<std::span<const int32_t>> fetch_decoded() override;
 
@@ -476,7 +479,7 @@ Result<void> GpuModel::queue_decode(const DecodeInput& input) {
   QueuedStep& queued = queue.next();
   queued.slots.assign(input.slots.begin(), input.slots.end());
   TRY(device_.copy_out(queued.ids.data(),
-                       reserved_->workspace.sampled,
+                       reserved_->workspace.outcomes,
                        static_cast<int64_t>(count * sizeof(int32_t))));
   TRY(queued.event.record(device_.stream()));
   ++queue.count;
@@ -489,9 +492,9 @@ Result<std::span<const int32_t>> GpuModel::fetch_decoded() {
   DecodeQueue& queue = reserved_->queue;
   if (queue.count == 0) return invalid_argument("no decode step is queued");
   QueuedStep& step = queue.oldest();
-  TRY(step.event.wait());
   queue.begin = (queue.begin + 1) % kMaxQueuedSteps;
   --queue.count;
+  TRY(step.event.wait());
   return std::span(reinterpret_cast<const int32_t*>(step.ids.data()), step.slots.size());
 }
 

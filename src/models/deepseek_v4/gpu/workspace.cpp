@@ -263,6 +263,7 @@ void Workspace::lay_out(const Config& config,
   logit_sums = arena.take<float>(needs.logits);
   logits = arena.take<float>(logit_rows * config.vocab_size);
   sampled = arena.take<int32_t>(logit_rows);
+  outcomes = arena.take<int32_t>(logit_rows);
   sample = arena.take<std::byte>(
       kernels::sample_workspace_bytes(static_cast<int32_t>(logit_rows), config.vocab_size));
   if (needs.has_mtp) {

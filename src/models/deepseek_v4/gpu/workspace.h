@@ -82,6 +82,7 @@ struct Workspace {
   float* logit_sums = nullptr;      // sums of V
   float* logits = nullptr;          // [head_rows, V]; null where sums have one split
   int32_t* sampled = nullptr;       // [head_rows]
+  int32_t* outcomes = nullptr;      // [head_rows] of sampling
   std::byte* sample = nullptr;      // of the sampling kernel
 
   // MTP; absent without.
