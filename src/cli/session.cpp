@@ -202,6 +202,7 @@ Result<Session> open_session(const ModelFlags& flags,
 
   config.max_context = loaded.plan.options.context;
   config.eos_token_ids = session.defaults.eos_token_ids;
+  config.deterministic = flags.deterministic;
   config.max_running_requests = loaded.plan.options.concurrency;
   config.kv_host_bytes = kv_flags.host_mb * 1'000'000;
   config.kv_disk_dir = kv_flags.disk_dir.value_or(Path());

@@ -30,9 +30,9 @@ uint64_t random_seed() {
 }  // namespace
 
 // The mailbox between callers and the engine thread. The mutex guards everything below it; the core
-// belongs to the engine thread alone. The model runs on the engine thread, too: with one device
-// there is nothing to overlap, and the ModelRunner seam leaves room for an executor thread per
-// device.
+// belongs to the engine thread alone. The model runs on the engine thread, too: a CPU has nothing to
+// overlap, a GPU is given steps ahead (DecodeQueue), and the ModelRunner seam leaves room for an
+// executor thread per device.
 class Engine::Impl final {
  public:
   Impl(const EngineConfig& config,
@@ -119,13 +119,14 @@ class Engine::Impl final {
     const TimePoint now = clock_.now();
     for (const RequestState& state : states_) {
       text += fmt::format(
-          "{}: {}, {} of {} prompt tokens computed, {} generated, {} pages, "
+          "{}: {}, {} of {} prompt tokens computed, {} generated, {} steps queued, {} pages, "
           "{} preemptions, {:.3f} s old\n",
           state.id,
           state.is_running ? "running" : "waiting",
           std::min(state.num_computed, state.num_prompt),
           state.num_prompt,
           state.num_generated,
+          state.num_queued,
           state.num_pages,
           state.num_preemptions,
           to_seconds(now - state.arrived));

@@ -30,6 +30,8 @@ struct EngineConfig {
   // as it takes. A request may have its own.
   Duration queue_timeout{};
   std::vector<int32_t> eos_token_ids;
+  // What a request gives depends on nothing but itself. The model must be loaded so, too.
+  bool deterministic = false;
   // Where cached prefixes go when the pool needs their place; 0: nowhere.
   int64_t kv_host_bytes = 0;
   Path kv_disk_dir;  // empty: none; survives a restart

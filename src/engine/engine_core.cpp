@@ -37,12 +37,8 @@ std::span<const float> row_of(TensorView logits, int64_t row) {
   return {logits.row<float>(row), static_cast<size_t>(logits.shape[1])};
 }
 
-// Q-R1 and Q-R2: logits that no sound model gives; nullopt for others.
-std::optional<Error> logits_fault(std::span<const float> logits,
-                                  const Sequence& sequence,
-                                  int32_t position) {
-  const bool is_finite = all_finite(logits);
-  if (is_finite && (logits.size() < 2 || !all_equal(logits))) return std::nullopt;
+// Q-R1 and Q-R2: logits that no sound model gives.
+Error unsound_logits(bool is_finite, const Sequence& sequence, int32_t position) {
   Error error = data_loss(
       fmt::format("the model gave logits that are {} at position {} of request {}; the weights may "
                   "be damaged. `nibble check` finds bad tensors, --nan-check the first layer that "
@@ -52,6 +48,15 @@ std::optional<Error> logits_fault(std::span<const float> logits,
                   sequence.request.id));
   error.reason = is_finite ? "Q-R2" : "Q-R1";
   return error;
+}
+
+// nullopt for sound logits.
+std::optional<Error> logits_fault(std::span<const float> logits,
+                                  const Sequence& sequence,
+                                  int32_t position) {
+  const bool is_finite = all_finite(logits);
+  if (is_finite && (logits.size() < 2 || !all_equal(logits))) return std::nullopt;
+  return unsound_logits(is_finite, sequence, position);
 }
 
 bool contains(std::span<const int32_t> ids, int32_t id) {
@@ -114,6 +119,7 @@ Result<EngineCore::Options> EngineCore::resolve(const EngineConfig& config,
       .requests = {.vocab_size = info.vocab_size, .max_context = static_cast<int32_t>(max_context)},
       .base_seed = base_seed,
       .queue_timeout = config.queue_timeout,
+      .deterministic = config.deterministic,
   };
 }
 
@@ -126,7 +132,9 @@ EngineCore::EngineCore(Options options,
       runner_(std::move(runner)),
       tokenizer_(tokenizer),
       clock_(clock),
-      scheduler_(options_.scheduling) {
+      scheduler_(options_.scheduling),
+      queue_(*runner_,
+             {.eos_token_ids = options_.eos_token_ids, .deterministic = options_.deterministic}) {
   if (tier == nullptr) return;
   scheduler_.kv().attach(std::make_unique<KvOffload>(*runner_, std::move(tier)));
 }
@@ -151,17 +159,27 @@ void EngineCore::cancel_all() {
   while (Sequence* sequence = scheduler_.any()) {
     finish(*sequence, {}, {.reason = FinishReason::kCancelled});
   }
+  while (!queue_.is_empty()) take_queued();
 }
 
 void EngineCore::step() {
   const TimePoint begin = clock_.now();
   expire_waiting(begin);
+  if (queue_.is_empty()) return schedule_step(begin);
+  queue_ahead();
+  take_queued();
+}
+
+void EngineCore::schedule_step(TimePoint begin) {
   std::vector<ScheduledChunk> chunks = scheduler_.schedule();
   if (chunks.empty()) return scheduler_.kv().wait_fetched(kFetchWait);
   resume_slots();
   // A sequence whose snapshot was damaged has ended.
   std::erase_if(chunks, [this](const auto& chunk) { return !scheduler_.has(chunk.sequence); });
-  if (!chunks.empty()) run_step(chunks, begin);
+  if (chunks.empty()) return;
+  if (!queue_step(chunks)) return run_step(chunks, begin);
+  queue_ahead();
+  if (!queue_.is_empty()) take_queued();
 }
 
 void EngineCore::expire_waiting(TimePoint now) {
@@ -203,6 +221,82 @@ void EngineCore::run_step(std::span<const ScheduledChunk> chunks, TimePoint begi
   }
   CHECK(row == result->logits.num_rows() || row == 0) << row;
   scheduler_.observe_step(clock_.now() - begin);
+}
+
+// False when the device cannot choose all of the step's tokens; nothing has happened then.
+bool EngineCore::queue_step(std::span<const ScheduledChunk> chunks) {
+  const bool is_possible = std::ranges::all_of(chunks, [this](const ScheduledChunk& chunk) {
+    return chunk.sequence->is_decoding() && queue_.takes(*chunk.sequence);
+  });
+  if (!is_possible || !queue_.has_room() || !queue_.takes_rows(chunks.size())) return false;
+  ahead_.clear();
+  for (const ScheduledChunk& chunk : chunks) ahead_.push_back(chunk.sequence);
+  push_ahead();
+  return true;
+}
+
+// Queues the step behind the queued ones, unless something must know their tokens first.
+void EngineCore::queue_ahead() {
+  if (!queue_.has_room() || !find_ahead()) return;
+  scheduler_.charge_ahead(ahead_);
+  push_ahead();
+}
+
+void EngineCore::push_ahead() {
+  const Result<void> pushed = queue_.push(ahead_, clock_.now());
+  if (pushed.ok()) return;
+  for (Sequence* sequence : ahead_) fail(*sequence, pushed.error());
+}
+
+// The sequences of the step behind the queued ones: those that their limit does not end before it.
+bool EngineCore::find_ahead() {
+  ahead_.clear();
+  if (!scheduler_.is_only_decoding()) return false;
+  for (const auto& sequence : scheduler_.running()) {
+    if (sequence->num_generated() + sequence->num_queued >= sequence->max_tokens) continue;
+    if (!queue_.takes(*sequence) || completes_page(*sequence)) return false;
+    ahead_.push_back(sequence.get());
+  }
+  if (ahead_.empty() || !queue_.takes_rows(ahead_.size())) return false;
+  return std::ranges::all_of(
+      ahead_, [this](Sequence* sequence) { return scheduler_.reserve_ahead(*sequence); });
+}
+
+// Whether the queued steps end where a snapshot of the slot's state may be taken: before it goes
+// on.
+bool EngineCore::completes_page(const Sequence& sequence) const {
+  const KvManager& kv = scheduler_.kv();
+  const int32_t length = sequence.num_computed + sequence.num_queued;
+  return kv.has_prefix_cache() && length % options_.scheduling.kv.page_size == 0;
+}
+
+void EngineCore::take_queued() {
+  DecodeQueue::Step step;
+  const Result<std::span<const int32_t>> tokens = queue_.pop(step);
+  ++totals_.steps_total;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    if (step.sequences[i] == nullptr) continue;
+    if (tokens.ok()) {
+      take_chosen(*step.sequences[i], (*tokens)[i]);
+    } else {
+      fail(*step.sequences[i], tokens.error());
+    }
+  }
+  const TimePoint begin = std::max(step.queued, last_taken_);
+  last_taken_ = clock_.now();
+  if (!tokens.ok()) return;
+  scheduler_.observe_decode(static_cast<int32_t>(step.sequences.size()), last_taken_ - begin);
+}
+
+// token_id: as models::Model::fetch_decoded() gives it.
+void EngineCore::take_chosen(Sequence& sequence, int32_t token_id) {
+  if (token_id < 0) {
+    const bool is_finite = token_id != models::kLogitsNotFinite;
+    return fail(sequence, unsound_logits(is_finite, sequence, sequence.num_computed));
+  }
+  ++sequence.num_computed;
+  share_computed(sequence);
+  emit(sequence, token_id, {});
 }
 
 // Makes what the sequence has computed available to others, and to itself after a preemption.
@@ -284,8 +378,13 @@ std::optional<Error> EngineCore::score_prompt(Sequence& sequence, TensorView log
 void EngineCore::generate(Sequence& sequence, std::span<const float> logits) {
   const Result<int32_t> token_id = choose_token(sequence, logits);
   if (!token_id.ok()) return fail(sequence, token_id.error());
+  emit(sequence, *token_id, logits);
+}
+
+// logits: of the token; empty where nobody asks for their logprobs.
+void EngineCore::emit(Sequence& sequence, int32_t token_id, std::span<const float> logits) {
   note_token_time(sequence);
-  append_and_check_end(sequence, make_output(sequence, *token_id, logits));
+  append_and_check_end(sequence, make_output(sequence, token_id, logits));
 }
 
 Result<int32_t> EngineCore::choose_token(Sequence& sequence, std::span<const float> logits) {
@@ -420,6 +519,7 @@ void EngineCore::finish(Sequence& sequence, Output&& output, Finish&& end) {
       break;
   }
   output.finish = std::move(end);
+  queue_.forget(sequence);
   // Out of the scheduler first: the sink may look at what is free.
   const std::unique_ptr<Sequence> finished = scheduler_.remove(sequence);
   finished->sink(std::move(output));
@@ -457,6 +557,7 @@ void EngineCore::describe(std::vector<RequestState>& states) const {
     state.max_tokens = sequence.max_tokens;
     state.num_computed = sequence.num_computed;
     state.num_generated = sequence.num_generated();
+    state.num_queued = sequence.num_queued;
     state.num_pages = static_cast<int32_t>(sequence.block_table.size());
     state.num_preemptions = sequence.num_preemptions;
     state.arrived = sequence.arrived;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "engine/admission.h"
+#include "engine/decode_queue.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
@@ -32,6 +33,7 @@ struct RequestState {
   int32_t max_tokens = 0;
   int32_t num_computed = 0;
   int32_t num_generated = 0;
+  int32_t num_queued = 0;  // decode steps that the device has not answered
   int32_t num_pages = 0;
   int32_t num_preemptions = 0;
   TimePoint arrived;
@@ -45,6 +47,7 @@ class EngineCore final {
     RequestLimits requests;
     uint64_t base_seed = 0;    // requests without a seed draw theirs from it
     Duration queue_timeout{};  // of requests without their own; 0: any
+    bool deterministic = false;
   };
 
   // Makes the options that fit the runner. kInvalidArgument names the config field.
@@ -63,16 +66,18 @@ class EngineCore final {
   void add(Request request, OutputSink sink, TimePoint arrived);
   // Ends the request with kCancelled, now; unknown ids are ignored.
   void cancel(std::string_view request_id);
+  // All of them; then no step is queued either.
   void cancel_all();
   // Forgets every cached prefix that no running request uses.
   void flush_cache() { scheduler_.kv().flush(); }
   // Hands the cached prefixes to the tiers, at the end.
   void close() { scheduler_.kv().close(); }
 
-  // Computes one batch and reports what it gave. Does nothing when idle.
+  // Computes one batch and reports what it gave; a decode step that the device chooses tokens in
+  // has the next one queued behind it meanwhile. Does nothing when idle.
   void step();
 
-  bool is_idle() const { return scheduler_.any() == nullptr; }
+  bool is_idle() const { return scheduler_.any() == nullptr && queue_.is_empty(); }
   // Requests wait for pages: a slot is free, and no prefix that they wait for is on its way.
   bool is_short_of_memory() const {
     return scheduler_.num_waiting() > scheduler_.num_following() &&
@@ -87,7 +92,15 @@ class EngineCore final {
  private:
   void expire_waiting(TimePoint now);
   void resume_slots();
+  void schedule_step(TimePoint begin);
   void run_step(std::span<const ScheduledChunk> chunks, TimePoint begin);
+  bool queue_step(std::span<const ScheduledChunk> chunks);
+  void queue_ahead();
+  void push_ahead();
+  bool find_ahead();
+  bool completes_page(const Sequence& sequence) const;
+  void take_queued();
+  void take_chosen(Sequence& sequence, int32_t token_id);
   void share_computed(Sequence& sequence);
   Batch make_batch(std::span<const ScheduledChunk> chunks);
   void take_logits(const ScheduledChunk& chunk, TensorView logits);
@@ -95,6 +108,7 @@ class EngineCore final {
   std::optional<Error> score_prompt(Sequence& sequence, TensorView logits);
   void generate(Sequence& sequence, std::span<const float> logits);
   Result<int32_t> choose_token(Sequence& sequence, std::span<const float> logits);
+  void emit(Sequence& sequence, int32_t token_id, std::span<const float> logits);
   Output make_output(Sequence& sequence, int32_t token_id, std::span<const float> logits);
   void note_token_time(Sequence& sequence);
   void append_and_check_end(Sequence& sequence, Output&& output);
@@ -108,6 +122,9 @@ class EngineCore final {
   const text::Tokenizer& tokenizer_;
   const Clock& clock_;
   Scheduler scheduler_;
+  DecodeQueue queue_;
+  std::vector<Sequence*> ahead_;  // scratch of find_ahead()
+  TimePoint last_taken_{};        // when the last queued step gave its tokens
   SamplerScratch scratch_;
   std::vector<int32_t> forbidden_;  // scratch of forbidden_ids()
   std::vector<uint64_t> allowed_;   // scratch of allowed_tokens()

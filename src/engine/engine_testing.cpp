@@ -155,6 +155,65 @@ Result<StepResult> FakeModelRunner::step(const Batch& batch) {
                         logits_.data(), DType::kF32, {num_rows, options_.vocab_size})};
 }
 
+BatchItem FakeModelRunner::decode_item(const DecodeItem& item) const {
+  int32_t token_id = item.token_id;
+  if (token_id == models::DecodeInput::kChosenBefore) {
+    const auto found = std::ranges::find(newest_.slots, item.slot);
+    CHECK(found != newest_.slots.end()) << "no step before chose for slot " << item.slot.value;
+    token_id = newest_.token_ids.at(static_cast<size_t>(found - newest_.slots.begin()));
+  }
+  if (token_id < 0) token_id = 0;  // after logits that are not sound
+  const auto& tokens = histories_.at(static_cast<size_t>(item.slot.value));
+  return {.slot = item.slot,
+          .token_ids = {token_id},
+          .start_position = static_cast<int32_t>(tokens.size()),
+          .block_table = item.block_table,
+          .wants_logits = true};
+}
+
+int32_t FakeModelRunner::choose(std::span<const float> logits,
+                                const models::DeviceSampling& sampling) const {
+  if (!all_finite(logits)) return models::kLogitsNotFinite;
+  if (all_equal(logits)) return models::kLogitsAllEqual;
+  SamplingParams params;
+  params.temperature = sampling.temperature;
+  params.top_k = sampling.top_k;
+  params.top_p = sampling.top_p;
+  params.min_p = sampling.min_p;
+  SamplerScratch scratch;
+  return sample(
+      params, {.logits = logits, .seed = sampling.seed, .position = sampling.draw}, scratch);
+}
+
+// Computed at once; nobody sees the tokens before they are fetched.
+Result<void> FakeModelRunner::queue_decode(std::span<const DecodeItem> items) {
+  CHECK(num_queued_steps() < options_.max_queued_steps) << "a step too many";
+  Batch batch;
+  for (const DecodeItem& item : items) {
+    batch.items.push_back(decode_item(item));
+  }
+  TRY_ASSIGN(const StepResult result, step(batch));
+  QueuedStep queued;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::span<const float> logits(result.logits.row<float>(static_cast<int64_t>(i)),
+                                        static_cast<size_t>(options_.vocab_size));
+    queued.slots.push_back(items[i].slot);
+    queued.token_ids.push_back(choose(logits, items[i].sampling));
+  }
+  num_ahead_ += queued_.empty() ? 0 : 1;
+  newest_ = queued;
+  queued_.push_back(std::move(queued));
+  return {};
+}
+
+Result<std::span<const int32_t>> FakeModelRunner::fetch_decoded() {
+  CHECK(!queued_.empty()) << "no step is queued";
+  fetched_ = std::move(queued_.front().token_ids);
+  queued_.pop_front();
+  if (before_fetch) TRY(before_fetch());
+  return std::span<const int32_t>(fetched_);
+}
+
 OutputSink Received::sink() {
   return [this](Output&& output) {
     CHECK(finishes.empty()) << "output after the finish";

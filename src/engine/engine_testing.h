@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -58,6 +59,7 @@ struct FakeModelOptions {
   int64_t token_bytes = sizeof(int32_t);  // of a token's entries, at least this
   int64_t snapshot_pages = 2;  // a snapshot takes the bytes of so many pages of the least size
   int32_t max_tokens_per_step = 8;
+  int32_t max_queued_steps = 0;
   LogitsFn logits;
 };
 
@@ -85,15 +87,33 @@ class FakeModelRunner final : public ModelRunner {
   Result<void> restore_page(PageId page, std::span<const std::byte> entries) override;
   Result<StepResult> step(const Batch& batch) override;
 
-  // Called at the start of each step; an error fails the step.
+  int32_t max_queued_steps() const override { return options_.max_queued_steps; }
+  int32_t max_queued_rows() const override { return options_.max_tokens_per_step; }
+  Result<void> queue_decode(std::span<const DecodeItem> items) override;
+  Result<std::span<const int32_t>> fetch_decoded() override;
+
+  int32_t num_queued_steps() const { return static_cast<int32_t>(queued_.size()); }
+  // How many steps were queued before the one before them had been fetched.
+  int32_t num_ahead() const { return num_ahead_; }
+
+  // Called at the start of each step, also of a queued one; an error fails the step.
   std::function<Result<void>(const Batch& batch)> before_step;
+  // Called before tokens are fetched; an error is what fetching gives.
+  std::function<Result<void>()> before_fetch;
 
  private:
   std::vector<int32_t>& history(SlotId slot);
   std::span<int32_t> page_tokens(PageId page);
   int32_t& paged_token(const BatchItem& item, size_t position);
   void append_logits(std::span<const int32_t> tokens);
+  BatchItem decode_item(const DecodeItem& item) const;
+  int32_t choose(std::span<const float> logits, const models::DeviceSampling& sampling) const;
 
+  // A decode step whose tokens nobody has fetched.
+  struct QueuedStep {
+    std::vector<SlotId> slots;
+    std::vector<int32_t> token_ids;
+  };
   FakeModelOptions options_;
   models::ModelInfo info_;
   std::vector<models::RoutedModule> modules_;
@@ -101,6 +121,10 @@ class FakeModelRunner final : public ModelRunner {
   std::vector<std::vector<int32_t>> snapshots_;  // [num_snapshots]
   std::vector<int32_t> paged_tokens_;            // [num_pages * page_size]
   std::vector<float> logits_;
+  std::deque<QueuedStep> queued_;
+  QueuedStep newest_;  // the one queued last, fetched or not
+  std::vector<int32_t> fetched_;
+  int32_t num_ahead_ = 0;
 };
 
 // Everything that one request's sink received.

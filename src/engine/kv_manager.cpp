@@ -117,8 +117,8 @@ int32_t KvManager::follow(Sequence& sequence, Sequence& leader) {
   return end;
 }
 
-bool KvManager::grow(Sequence& sequence) {
-  const int32_t needed = pages_of(sequence.num_tokens());
+bool KvManager::grow(Sequence& sequence, int32_t num_tokens) {
+  const int32_t needed = pages_of(num_tokens);
   return take_pages(sequence,
                     std::max(0, needed - static_cast<int32_t>(sequence.block_table.size())));
 }

@@ -59,8 +59,8 @@ class KvManager final {
   // the beginning that both have: it is nowhere behind where `sequence` could start. The leader
   // then leaves a snapshot where they part, at the returned number of tokens; 0: no.
   int32_t follow(Sequence& sequence, Sequence& leader);
-  // Pages for the tokens that a running sequence has gained. False when there are none.
-  bool grow(Sequence& sequence);
+  // Pages for the first `num_tokens` tokens of a running sequence. False when there are none.
+  bool grow(Sequence& sequence, int32_t num_tokens);
   // Takes everything back; what is full stays cached.
   void release(Sequence& sequence);
 

@@ -120,6 +120,26 @@ class LocalModelRunner final : public ModelRunner {
     return StepResult{.logits = output.logits};
   }
 
+  int32_t max_queued_steps() const override { return model_->max_queued_steps(); }
+  int32_t max_queued_rows() const override { return model_->max_queued_rows(); }
+  Result<void> queue_decode(std::span<const DecodeItem> items) override {
+    token_ids_.clear();
+    slots_.clear();
+    block_tables_.clear();
+    sampling_.clear();
+    for (const DecodeItem& item : items) {
+      token_ids_.push_back(item.token_id);
+      slots_.push_back(item.slot);
+      block_tables_.push_back(item.block_table);
+      sampling_.push_back(item.sampling);
+    }
+    return model_->queue_decode({.slots = slots_,
+                                 .block_tables = block_tables_,
+                                 .token_ids = token_ids_,
+                                 .sampling = sampling_});
+  }
+  Result<std::span<const int32_t>> fetch_decoded() override { return model_->fetch_decoded(); }
+
  private:
   void flatten(const Batch& batch) {
     token_ids_.clear();
@@ -155,6 +175,7 @@ class LocalModelRunner final : public ModelRunner {
   std::vector<SlotId> slots_;
   std::vector<std::span<const PageId>> block_tables_;
   std::vector<int32_t> logits_rows_;
+  std::vector<models::DeviceSampling> sampling_;
 };
 
 }  // namespace

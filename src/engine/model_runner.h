@@ -29,6 +29,14 @@ struct Batch {
   std::vector<BatchItem> items;
 };
 
+// What one sequence contributes to a decode step that chooses its next token itself.
+struct DecodeItem {
+  SlotId slot;
+  std::span<const PageId> block_table;
+  int32_t token_id = 0;  // or models::DecodeInput::kChosenBefore
+  models::DeviceSampling sampling;
+};
+
 // Logits of the step, row-major, in item order; valid until the next step.
 struct StepResult {
   TensorView logits;  // [rows, vocab_size] f32
@@ -59,6 +67,16 @@ class ModelRunner {
   virtual Result<void> restore_page(PageId page, std::span<const std::byte> entries) = 0;
 
   virtual Result<StepResult> step(const Batch& batch) = 0;
+
+  // Decode steps that are given to the device before the last one ends: as of models::Model.
+  virtual int32_t max_queued_steps() const { return 0; }
+  virtual int32_t max_queued_rows() const { return 0; }
+  virtual Result<void> queue_decode(std::span<const DecodeItem> /*items*/) {
+    return unsupported("this runner has no queue of decode steps");
+  }
+  virtual Result<std::span<const int32_t>> fetch_decoded() {
+    return unsupported("this runner has no queue of decode steps");
+  }
 };
 
 // Fills in what `state` leaves to the model: max_context and num_pages.

@@ -234,11 +234,13 @@ void TokenCounts::add_generated(int32_t token_id) {
   if (is_used_) ++num_generated_[token_id];
 }
 
+bool is_greedy(const SamplingParams& params) { return params.temperature < kGreedyTemperature; }
+
 int32_t sample(const SamplingParams& params, const SamplerInput& input, SamplerScratch& scratch) {
   DCHECK(!input.logits.empty());
   const std::span<const float> logits = adjusted_logits(params, input, scratch);
   const size_t best = index_of_max(logits);
-  if (params.temperature < kGreedyTemperature || logits[best] == kMinusInfinity) {
+  if (is_greedy(params) || logits[best] == kMinusInfinity) {
     return static_cast<int32_t>(best);
   }
   scratch.token_ids.resize(logits.size());

@@ -59,6 +59,9 @@ struct SamplerInput {
   uint64_t position = 0;  // of the token in the output
 };
 
+// Whether step 4 ends with the largest logit.
+bool is_greedy(const SamplingParams& params);
+
 // Linear in the vocabulary: selections are partial, nothing sorts all of it.
 int32_t sample(const SamplingParams& params, const SamplerInput& input, SamplerScratch& scratch);
 

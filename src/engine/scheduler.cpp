@@ -54,6 +54,28 @@ std::vector<ScheduledChunk> Scheduler::schedule() {
 
 void Scheduler::observe_step(Duration duration) { cost_.observe(load_, duration); }
 
+// With every slot taken only somebody more important could start: by preemption.
+bool Scheduler::is_only_decoding() const {
+  if (running_.empty() || num_decoding() != num_running()) return false;
+  if (waiting_.empty()) return true;
+  const int32_t least = running_.back()->request.priority;
+  return free_slots_.empty() && std::ranges::none_of(waiting_, [&](const auto& sequence) {
+           return sequence->request.priority > least;
+         });
+}
+
+bool Scheduler::reserve_ahead(Sequence& sequence) {
+  return kv_.grow(sequence, sequence.num_tokens() + sequence.num_queued);
+}
+
+void Scheduler::charge_ahead(std::span<Sequence* const> sequences) {
+  for (const Sequence* sequence : sequences) shares_.charge(sequence->request.owner, 1);
+}
+
+void Scheduler::observe_decode(int32_t num_decode, Duration duration) {
+  cost_.observe({.num_decode = num_decode}, duration);
+}
+
 void Scheduler::rank() {
   const auto is_above = [](const auto& a, const auto& b) {
     if (a->request.priority != b->request.priority) {
@@ -70,7 +92,7 @@ void Scheduler::rank() {
 // By rank, so that the victims, taken from the other end, hold no reservation of this step.
 void Scheduler::reserve_or_preempt() {
   for (size_t i = 0; i < running_.size(); ++i) {
-    while (i < running_.size() && !kv_.grow(*running_[i])) {
+    while (i < running_.size() && !kv_.grow(*running_[i], running_[i]->num_tokens())) {
       CHECK(running_.size() > 1) << "a sequence alone must fit";
       preempt(running_.size() - 1);
     }

@@ -56,6 +56,17 @@ class Scheduler final {
   // What the step that schedule() returned last took, from there to its last output.
   void observe_step(Duration duration);
 
+  // Whether the step after this one, whatever it gives, would only advance running sequences by a
+  // token: all decode, and nobody who waits could start before one of them ends.
+  bool is_only_decoding() const;
+  // Pages for the tokens that a running sequence has, those that queued steps choose included.
+  // False when there are none without preemption.
+  bool reserve_ahead(Sequence& sequence);
+  // A decode step of these sequences was queued behind others.
+  void charge_ahead(std::span<Sequence* const> sequences);
+  // What a queued step of so many sequences took.
+  void observe_decode(int32_t num_decode, Duration duration);
+
   // The waiting sequences that have never run and may not wait any longer.
   std::vector<Sequence*> overdue(TimePoint now) const;
   // Takes a sequence out, running or waiting, and frees what it holds.

@@ -54,6 +54,9 @@ struct Sequence {
 
   std::vector<int32_t> token_ids;  // prompt, then output; at most max_context
   int32_t num_computed = 0;        // leading tokens whose state the model holds
+  // Decode steps that the device was given and whose tokens are not known yet: the next tokens of
+  // `token_ids`, once they are. The model's state is ahead by as many.
+  int32_t num_queued = 0;
 
   SlotId slot;                      // valid while running
   std::vector<PageId> block_table;  // covers num_computed tokens and what the next step adds

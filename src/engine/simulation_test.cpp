@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "base/check.h"
 #include "engine/engine_core.h"
 #include "engine/engine_testing.h"
 
@@ -210,6 +211,8 @@ class Simulation final {
     std::vector<std::string> tokens;
     for (int32_t i = 0; i < kVocab; ++i) tokens.emplace_back(1, static_cast<char>('a' + i));
     tokenizer_ = std::make_unique<testing::FakeTokenizer>(tokens);
+    // Every fourth run asks for what a device cannot choose by itself.
+    has_penalties_ = random_.one_in(4);
     make_core();
   }
 
@@ -230,6 +233,7 @@ class Simulation final {
   }
 
   EngineStats stats() const { return core_->stats(); }
+  int32_t num_ahead() const { return runner_->num_ahead(); }
   bool saw_follower() const { return saw_follower_; }
 
  private:
@@ -246,17 +250,24 @@ class Simulation final {
     options.token_bytes = random_.one_in(2) ? 4 : 8;  // FP8 or BF16
     options.snapshot_pages = random_.between(1, 4);
     options.max_tokens_per_step = options.num_slots + random_.between(0, 20);
+    options.max_queued_steps = random_.one_in(3) ? 0 : random_.between(1, 3);
     options.logits = logits_;
     EngineConfig config;
     config.max_context = max_context_;
     config.max_running_requests = options.num_slots;
     config.prefill_chunk_tokens = random_.between(1, 16);
     config.eos_token_ids = {kEos};
+    config.deterministic = random_.one_in(4);
     auto runner = std::make_unique<FakeModelRunner>(options);
+    runner_ = runner.get();
     config.max_gap = kMaxGap;
     runner->before_step = [this](const Batch& batch) -> Result<void> {
       if (fail_next_step_) return exhausted("injected");
       clock_.advance(cost_of(batch));
+      return {};
+    };
+    runner->before_fetch = [this]() -> Result<void> {
+      if (fail_next_step_) return exhausted("injected");
       return {};
     };
     auto resolved = EngineCore::resolve(config, *runner, 1);
@@ -293,6 +304,7 @@ class Simulation final {
       const auto& running = core_->scheduler().running();
       const auto sequence =
           std::ranges::find(running, item.slot, [](const auto& s) { return s->slot; });
+      CHECK(sequence != running.end());
       cost += (*sequence)->is_decoding()
                   ? std::chrono::milliseconds(3)
                   : token_cost_ * static_cast<int64_t>(item.token_ids.size());
@@ -357,10 +369,13 @@ class Simulation final {
     sampling.temperature = random_.one_in(3) ? 0.0F : 1.0F;
     sampling.top_k = random_.between(0, 8);
     sampling.top_p = random_.one_in(2) ? 1.0F : 0.9F;
-    sampling.repetition_penalty = random_.one_in(2) ? 1.0F : 1.2F;
-    sampling.presence_penalty = random_.one_in(2) ? 0.0F : 0.5F;
+    sampling.min_p = random_.one_in(4) ? 0.1F : 0.0F;
+    if (has_penalties_) {
+      sampling.repetition_penalty = random_.one_in(2) ? 1.0F : 1.2F;
+      sampling.presence_penalty = random_.one_in(2) ? 0.0F : 0.5F;
+    }
     if (random_.one_in(6)) sampling.prompt_logprobs = random_.between(0, 2);
-    sampling.logprobs = random_.one_in(4);
+    sampling.logprobs = has_penalties_ && random_.one_in(4);
     ASSERT_TRUE(validate_request(request, limits_).ok());
     Received& received = received_[request.id];
     requests_[request.id] = request;
@@ -372,6 +387,7 @@ class Simulation final {
   }
 
   void check_nothing_is_left() {
+    EXPECT_EQ(runner_->num_queued_steps(), 0);
     const EngineStats stats = core_->stats();
     EXPECT_EQ(stats.num_pages_used, stats.num_pages_cached);
     if (random_.one_in(2)) core_->close();
@@ -416,12 +432,14 @@ class Simulation final {
   testing::FakeClock clock_;
   std::unique_ptr<testing::FakeTokenizer> tokenizer_;
   std::unique_ptr<EngineCore> core_;
+  FakeModelRunner* runner_ = nullptr;  // the core's
   RequestLimits limits_;
   Duration token_cost_;
   int64_t tier_bytes_ = 0;  // that the tiers may hold
   int32_t max_context_ = 0;
   int32_t num_added_ = 0;
   bool fail_next_step_ = false;
+  bool has_penalties_ = false;
   bool saw_follower_ = false;
   std::map<std::string, Request> requests_;
   std::map<std::string, Received> received_;
@@ -430,6 +448,7 @@ class Simulation final {
 void run_seeds(uint32_t num_seeds) {
   EngineStats sums;
   int32_t num_with_followers = 0;
+  int32_t num_ahead = 0;
   for (uint32_t seed = 0; seed < num_seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Simulation simulation(seed);
@@ -440,6 +459,7 @@ void run_seeds(uint32_t num_seeds) {
     sums.pages_evicted_total += stats.pages_evicted_total;
     sums.snapshots_evicted_total += stats.snapshots_evicted_total;
     sums.tier_hit_pages_total += stats.tier_hit_pages_total;
+    num_ahead += simulation.num_ahead();
     num_with_followers += simulation.saw_follower() ? 1 : 0;
     if (::testing::Test::HasFailure()) return;
   }
@@ -448,6 +468,7 @@ void run_seeds(uint32_t num_seeds) {
   EXPECT_GT(sums.pages_evicted_total, 0) << "nothing was evicted";
   EXPECT_GT(sums.snapshots_evicted_total, 0) << "no snapshot was displaced";
   EXPECT_GT(sums.tier_hit_pages_total, 0) << "nothing came back from the tiers";
+  EXPECT_GT(num_ahead, 0) << "no step was queued before the last one ended";
   EXPECT_GT(num_with_followers, 0) << "nobody waited for a prefix";
 }
 
