@@ -307,15 +307,16 @@ int32_t choose_slot_rows(const KernelInfo& kernel,
                          int64_t num_tokens,
                          int32_t choices,
                          int32_t num_experts) {
-  // Experts that are chosen at all have a little more than the mean: the next size up holds most
-  // of them in one slot.
+  // If experts are chosen alike, few have more than the mean and two standard deviations: those
+  // take a second slot.
   const int64_t mean = ceil_div(num_tokens * choices, int64_t{num_experts});
   int32_t chosen = 0;
   for (const int32_t rows : kernel.slot_rows) {
     if (rows == 0) break;
     if (rows == 1 && num_tokens > 1) continue;
     chosen = rows;
-    if (rows == 1 || rows >= 2 * mean) break;
+    const int64_t more = rows - mean;
+    if (rows == 1 || (more >= 0 && more * more >= 4 * mean)) break;
   }
   CHECK(chosen > 0) << kernel.name << " declares no slot_rows for " << num_tokens << " tokens";
   return chosen;

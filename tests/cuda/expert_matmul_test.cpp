@@ -267,8 +267,33 @@ TEST_F(ExpertMatMul, EqualsTheSumsInDoubleForManyRows) {
                         {128, 7168, 2, 60, 1, 64},
                         {2048, 256, 40, 200, 3, 64},
                         {320, 256, 3, 700, 2, 256},
-                        {128, 2048, 8, 300, 2, 256}};
+                        {128, 2048, 8, 300, 2, 256},
+                        {320, 768, 20, 300, 4, 64},
+                        {448, 512, 9, 700, 2, 128},
+                        {2048, 1024, 5, 500, 2, 256}};
   for (const Case& c : cases) expect_sums(c, Format::kMxfp4);
+}
+
+// Bit for bit: rows in slots of 64, 128 and 256, and a row alone.
+TEST_F(ExpertMatMul, SizesOfLargeSlotsGiveTheSameBits) {
+  constexpr int64_t kN = 192, kK = 1024;
+  constexpr int32_t kExperts = 3, kTokens = 333;
+  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
+  const HostFp8Rows x = random_fp8_rows(kTokens, kK, 12);
+  const std::vector<int32_t> ids = random_choices(kTokens, 1, kExperts, 13);
+  const auto run = [&](const HostFp8Rows& rows, const std::vector<int32_t>& chosen, int32_t size) {
+    return run_plain(experts, rows, make_device_slots(chosen, kExperts, size), chosen.size(), 1);
+  };
+  const std::vector<float> all = run(x, ids, 64);
+  EXPECT_EQ(run(x, ids, 128), all);
+  EXPECT_EQ(run(x, ids, 256), all);
+  constexpr int32_t kToken = 201;
+  HostFp8Rows row;
+  row.codes.assign(x.codes.begin() + kToken * kK, x.codes.begin() + (kToken + 1) * kK);
+  row.scales.assign(x.scales.begin() + kToken * (kK / 128),
+                    x.scales.begin() + (kToken + 1) * (kK / 128));
+  EXPECT_EQ(run(row, {ids[kToken]}, 64),
+            std::vector<float>(all.begin() + kToken * kN, all.begin() + (kToken + 1) * kN));
 }
 
 // Zero, subnormal and largest scales, each with every code.

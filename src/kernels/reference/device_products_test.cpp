@@ -187,7 +187,7 @@ TEST_F(EmulatedGpu, NarrowInputsTakeBf16) {
             ActivationForm::kBf16);
 }
 
-TEST_F(EmulatedGpu, SlotsHoldTwiceTheMeanPairsOfAnExpert) {
+TEST_F(EmulatedGpu, SlotsHoldMorePairsThanTheMeanOfAnExpert) {
   const KernelInfo& kernel =
       *route_by(Op::kGroupedMatMul, Format::kMxfp4, Activation::kFp8, 1, 64, 128).kernel;
   EXPECT_EQ(choose_slot_rows(kernel, 1, 6, 256), 1);

@@ -142,6 +142,11 @@ __device__ __forceinline__ void copy_4_to_shared(uint32_t destination, const voi
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source)
                : "memory");
 }
+// Arrives when all copies of this thread so far are there. Who waits for the barrier orders them
+// before reads by the tensor cores: fence_async_proxy().
+__device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Closes a group of this thread's copies; waits until at most `kPending` groups are under way.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int kPending>

@@ -78,33 +78,29 @@ struct Mxfp4Panels {
 
   static __device__ __forceinline__ uint4 table_words() { return {}; }  // folded with scales
 
-  // Half a stage (128 k) of one thread: 16 registers of E5M2.
-  //   words: of the half's two chunks; scales: byte 4 c + 2 h + q of chunk c, row g + 8 h, group q
-  static __device__ __forceinline__ void decode_words(int half,
-                                                      const uint4 (&words)[2],
-                                                      const uint4& scales,
-                                                      uint32_t (&a)[16]) {
+  // A chunk (64 k) of one thread: 8 registers of E5M2.
+  //   scale: byte 2 h + q is that of row g + 8 h, group q
+  static __device__ __forceinline__ void decode_chunk(const uint4& words,
+                                                      uint32_t scale,
+                                                      uint32_t* a) {
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const uint32_t scale =
-          half == 0 ? (c == 0 ? scales.x : scales.y) : (c == 0 ? scales.z : scales.w);
-#pragma unroll
-      for (int group = 0; group < 2; ++group) {
-        const uint32_t top = __byte_perm(scale, 0, group == 0 ? 0x4440 : 0x4441);
-        const uint32_t bottom = __byte_perm(scale, 0, group == 0 ? 0x4442 : 0x4443);
-        uint32_t* const out = a + c * 8 + group * 4;
-        decode_panel_word(group == 0 ? words[c].x : words[c].z, e5m2_table(top), out[0], out[2]);
-        decode_panel_word(group == 0 ? words[c].y : words[c].w, e5m2_table(bottom), out[1], out[3]);
-      }
+    for (int group = 0; group < 2; ++group) {
+      const uint32_t top = __byte_perm(scale, 0, group == 0 ? 0x4440 : 0x4441);
+      const uint32_t bottom = __byte_perm(scale, 0, group == 0 ? 0x4442 : 0x4443);
+      uint32_t* const out = a + group * 4;
+      decode_panel_word(group == 0 ? words.x : words.z, e5m2_table(top), out[0], out[2]);
+      decode_panel_word(group == 0 ? words.y : words.w, e5m2_table(bottom), out[1], out[3]);
     }
   }
+  // Half a stage (128 k): two chunks.
   template <int kHalf>
   static __device__ __forceinline__ void decode_half(const uint8_t* slab,
                                                      const uint4& scales,
                                                      int lane,
                                                      uint32_t (&a)[16]) {
     const uint4 words[2] = {words_of(slab, 2 * kHalf, lane), words_of(slab, 2 * kHalf + 1, lane)};
-    decode_words(kHalf, words, scales, a);
+    decode_chunk(words[0], kHalf == 0 ? scales.x : scales.z, a);
+    decode_chunk(words[1], kHalf == 0 ? scales.y : scales.w, a + 8);
   }
   static __device__ __forceinline__ uint4 words_of(const uint8_t* slab, int chunk, int lane) {
     return *reinterpret_cast<const uint4*>(slab + chunk * 512 + lane * 16);

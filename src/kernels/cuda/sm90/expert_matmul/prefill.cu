@@ -4,12 +4,13 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-template <int kMaxRows>
+template <int kPanels, int kMaxRows>
 Result<void> launch(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
-  return launch_kernel(&expert_prefill<kMaxRows>,
+  using Layout = PrefillLayout<kPanels, kMaxRows>;
+  return launch_kernel(&expert_prefill<kPanels, kMaxRows>,
                        {.grid = static_cast<uint32_t>(args.num_units),
-                        .block = kPrefillThreads,
-                        .shared_bytes = PrefillLayout<kMaxRows>::kBytes,
+                        .block = Layout::kThreads,
+                        .shared_bytes = Layout::kBytes,
                         .is_dependent = args.is_dependent},
                        stream,
                        expert_params(args));
@@ -22,12 +23,12 @@ Result<void> launch_expert_prefill_sm90(const DeviceGroupedMatMulArgs& args,
   DCHECK(args.weight->format == quant::Format::kMxfp4);
   switch (args.slots.rows) {
     case 64:
-      return launch<64>(args, stream);
+      return launch<4, 64>(args, stream);
     case 128:
-      return launch<128>(args, stream);
+      return launch<3, 128>(args, stream);
     default:
       DCHECK(args.slots.rows == 256) << args.slots.rows;
-      return launch<256>(args, stream);
+      return launch<2, 256>(args, stream);
   }
 }
 

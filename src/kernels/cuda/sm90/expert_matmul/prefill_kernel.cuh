@@ -1,55 +1,63 @@
 // The expert product of sm_90a for many rows per expert, MXFP4. Design: spec "kernels" 4.4.
 //
-// A unit is a slot of up to kMaxRows rows and two panels: 128 weight rows, 64 for each of two
-// consumer warpgroups, in steps of 128 k. Four warpgroups hand operands on through rings in shared
-// memory: producers gather rows of x into core-matrix order; decoders expand weights, whose bulk
-// copies one of their threads begins, to E5M2, once for all rows of the slot; consumers multiply
-// both in groups of 64 columns, as many as the slot needs, and scale the sums of each step while
-// the other consumers' products run. Units go round the blocks in order, so that blocks that run
-// together share rows of x in the L2 cache.
+// A unit is a slot of up to kMaxRows rows and kPanels panels of 64 weight rows, one for each
+// consumer warpgroup, in steps of 128 k. One more warpgroup fills two rings in shared memory: three
+// warps gather rows of x, one lane begins the bulk copies of packed weights. Consumers expand their
+// weights to E5M2 in registers, beside the products before, multiply them by groups of 64 columns,
+// as many as the slot needs, and scale the sums of each step while the other consumers' products
+// run. Units go round the blocks in order, so that blocks that run together share rows of x in the
+// L2 cache.
+//
+// Up to 64 rows a slot, memory is the limit and four panels share the rows that are fetched. For
+// more, weights are expanded once for all groups of columns.
 //
 // Each sum is one chain over blocks of 128 k. Columns beyond the slot's rows hold what was there
-// before; nobody sees them. Bytes: 0.53 per weight and slot, k per row and two panels from L2.
+// before; nobody sees them. Bytes: 0.53 per weight and slot, k per row and kPanels panels from L2.
 // FLOPs: 2 n k per pair.
 #pragma once
 
+#include "kernels/cuda/common/wgmma_bf16.cuh"
 #include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
 namespace nibble::kernels::cuda {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kPrefillThreads = 4 * kWarpgroup;  // consumers twice, decoders, producers
+inline constexpr int kGatherers = 96;  // threads that fetch rows
 inline constexpr int kStepK = 128;
 inline constexpr int kColumnGroup = 64;
 
-// Shared memory of a block.
-template <int kMaxRows>
+// What a block holds and who works in it.
+template <int kPanelsOfUnit, int kMaxRows>
 struct PrefillLayout {
-  static constexpr int kRowTileStride = kMaxRows * 16 + 64;  // of 16 k; 64: so that the 8 chunks of
-                                                             // a row are in different banks
-  static constexpr int kRowBytes = kStepK / 16 * kRowTileStride + kMaxRows * 4;  // and scales
-  static constexpr int kWeightTileStride = 128 * 16;                             // decoded
-  static constexpr int kWeightBytes = kStepK / 16 * kWeightTileStride;
-  static constexpr int kPanelBytes = 4 * Mxfp4Panels::kSlabBytes;  // packed, two steps
-  static constexpr int kPackedBytes = 2 * kPanelBytes;
+  static constexpr int kPanels = kPanelsOfUnit;
+  static constexpr int kGroups = kMaxRows / kColumnGroup;
+  static constexpr int kThreads = (kPanels + 1) * kWarpgroup;
+  // Registers of a consumer and a producer; a block has as many as it starts with.
+  static constexpr int kConsumerRegisters = kPanels == 4 ? 112 : kPanels == 3 ? 152 : 232;
+  static constexpr int kProducerRegisters = kPanels == 4 ? 32 : kPanels == 3 ? 56 : 40;
 
-  static constexpr int kRowSlots = kMaxRows == 256 ? 3 : 4;
-  static constexpr int kWeightSlots = 2;
-  static constexpr int kPackedSlots = kMaxRows == 256 ? 3 : kMaxRows == 128 ? 5 : 6;
-  // What the producers may be ahead in units, which have two steps at least, and one more.
-  static constexpr int kUnitSlots = 4;
+  // Shared memory: rows of a step (kSwizzledRowBytes each), their scales, packed weights of two
+  // steps, units.
+  static constexpr int kTileBytes = kMaxRows * static_cast<int>(kSwizzledRowBytes);
+  static constexpr int kScaleBytes = kMaxRows * 4;
+  static constexpr int kPanelBytes = 4 * Mxfp4Panels::kSlabBytes;
+  static constexpr int kPackedBytes = kPanels * kPanelBytes;
+  static constexpr int kRowSlots = kMaxRows == 256 ? 4 : kMaxRows == 128 ? 6 : 8;
+  static constexpr int kPackedSlots = 4;
+  // Producers may be ahead by the steps of their ring, two a unit at least, and consumers need
+  // their unit until they begin the next.
+  static constexpr int kUnitSlots = kRowSlots / 2 + 2;
+  static constexpr int kUnitBytes = 16 + kMaxRows * 12;
 
-  static constexpr int kWeightsAt = kRowSlots * kRowBytes;
-  static constexpr int kPackedAt = kWeightsAt + kWeightSlots * kWeightBytes;
+  static constexpr int kScalesAt = kRowSlots * kTileBytes;
+  static constexpr int kPackedAt = kScalesAt + kRowSlots * kScaleBytes;
   static constexpr int kUnitsAt = kPackedAt + kPackedSlots * kPackedBytes;
-  static constexpr int kUnitBytes = 16 + kMaxRows * 8;
   static constexpr int kBytes = kUnitsAt + kUnitSlots * kUnitBytes;
   static_assert(kBytes <= 226 << 10);
 
   // Barriers: full ones, then empty ones.
   static constexpr int kRowBarriers = 0;
-  static constexpr int kWeightBarriers = 2 * kRowSlots;
-  static constexpr int kPackedBarriers = kWeightBarriers + 2 * kWeightSlots;
+  static constexpr int kPackedBarriers = 2 * kRowSlots;
   static constexpr int kBarriers = kPackedBarriers + 2 * kPackedSlots;
 };
 
@@ -72,7 +80,8 @@ struct RingWalk {
   }
 };
 
-// What the producers tell the consumers of a unit.
+// What the gatherers find out about a unit. Behind it lie the columns' pairs and weights
+// (int2 [kMaxRows]) and where their rows of x begin (uint32_t [kMaxRows], in 16 bytes).
 struct PrefillUnit {
   int rows;
   int expert;
@@ -80,297 +89,284 @@ struct PrefillUnit {
 };
 
 struct PrefillShape {
-  int pairs_of_panels;  // of a slot
-  int panels;
-  int steps;      // of k
-  int num_units;  // of all blocks
+  int panels;      // of a slot
+  int slot_units;  // of a slot
+  int steps;       // of k
+  int num_units;   // of all blocks
 };
+template <class Layout>
 __device__ __forceinline__ PrefillShape prefill_shape(const ExpertMatMulParams& params) {
-  const int panels = params.n / 64, pairs_of_panels = (panels + 1) / 2;
-  return {.pairs_of_panels = pairs_of_panels,
-          .panels = panels,
+  const int panels = params.n / 64, slot_units = (panels + Layout::kPanels - 1) / Layout::kPanels;
+  return {.panels = panels,
+          .slot_units = slot_units,
           .steps = params.k / kStepK,
-          .num_units = __ldcg(params.slot_count) * pairs_of_panels};
+          .num_units = __ldcg(params.slot_count) * slot_units};
 }
 
-// Fills the ring of rows; all producers together.
-template <int kMaxRows>
-__device__ __forceinline__ void produce_rows(const ExpertMatMulParams& params,
-                                             uint8_t* memory,
-                                             uint32_t barriers) {
-  using Layout = PrefillLayout<kMaxRows>;
-  constexpr int kColumns = (kMaxRows + kWarpgroup - 1) / kWarpgroup;  // of this thread
-  constexpr int kUnderWay = Layout::kRowSlots - 2;                    // steps, before the newest
-  constexpr int kProducers = 1;                                       // named barrier
-  const int thread = threadIdx.x % kWarpgroup, chunk = thread % 8, first_row = thread / 8;
-  const int groups = params.k / 128;
+// Fills the ring of rows; all gatherers together, `thread` of them.
+template <class Layout, int kMaxRows>
+__device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
+                                            uint8_t* memory,
+                                            uint32_t barriers,
+                                            int thread) {
+  constexpr int kColumns = (kMaxRows + kGatherers - 1) / kGatherers;  // of this thread
+  constexpr int kPassRows = kGatherers / 8;                           // at a time
+  constexpr int kUnroll = kMaxRows == 64 ? 1 : 2;  // as registers allow
+  constexpr int kGathererBarrier = 1;
+  const int chunk = thread % 8, first_row = thread / 8;
   const uint32_t base = shared_address(memory);
-  wait_for_predecessors();
-  const PrefillShape shape = prefill_shape(params);
+  const PrefillShape shape = prefill_shape<Layout>(params);
   RingWalk<Layout::kRowSlots> ring{barriers + 8 * Layout::kRowBarriers};
-  RingWalk<Layout::kRowSlots> signals = ring;  // kUnderWay steps behind
-  constexpr int kRowsPerThread = kMaxRows / (kWarpgroup / 8);
-  int unit_slot = 0, begun = 0;
+  int unit_slot = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
        unit += static_cast<int>(gridDim.x)) {
-    const int slot = unit / shape.pairs_of_panels;
+    const int slot = unit / shape.slot_units;
     const int* const pairs = params.slot_pairs + static_cast<size_t>(slot) * kMaxRows;
     uint8_t* const info = memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes;
     int2* const columns = reinterpret_cast<int2*>(info + sizeof(PrefillUnit));
+    uint32_t* const offsets = reinterpret_cast<uint32_t*>(columns + kMaxRows);
     // Pairs come first in a slot, so that their number is that of the rows.
     int rows = 0;
-    uint32_t scale_offset[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int column = thread + i * kWarpgroup;
+      const int column = thread + i * kGatherers;
       const int pair = column < kMaxRows ? __ldcg(pairs + column) : -1;
-      const float weight =
-          pair < 0 || params.pair_weights == nullptr ? 1.0f : __ldcg(params.pair_weights + pair);
-      if (column < kMaxRows) columns[column] = {pair, __float_as_int(weight)};
-      scale_offset[i] = pair < 0 ? 0 : static_cast<uint32_t>(pair / params.pairs_per_row * groups);
-      rows += named_barrier_count(kProducers, kWarpgroup, pair >= 0);
+      if (pair >= 0) {
+        const float weight =
+            params.pair_weights == nullptr ? 1.0f : __ldcg(params.pair_weights + pair);
+        columns[column] = {pair, __float_as_int(weight)};
+        offsets[column] =
+            static_cast<uint32_t>(pair) / static_cast<uint32_t>(params.pairs_per_row) *
+            static_cast<uint32_t>(params.k / 16);
+      }
+      rows += named_barrier_count(kGathererBarrier, kGatherers, pair >= 0);
     }
     if (thread == 0) {
       *reinterpret_cast<PrefillUnit*>(info) = {rows, __ldcg(params.slot_experts + slot), {}};
     }
     if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
-    uint32_t row_offset[kRowsPerThread];  // in units of 16 bytes, this thread's chunk
-#pragma unroll
-    for (int i = 0; i < kRowsPerThread; ++i) {
-      const int row = first_row + i * (kWarpgroup / 8);
-      const int x_row = row < rows ? columns[row].x / params.pairs_per_row : 0;
-      row_offset[i] = static_cast<uint32_t>(x_row) * static_cast<uint32_t>(params.k / 16) +
-                      static_cast<uint32_t>(chunk);
-    }
     for (int step = 0; step < shape.steps; ++step) {
       ring.wait_empty();
-      const uint32_t at = base + ring.slot * Layout::kRowBytes;
-      const uint8_t* const source = params.x_codes + step * kStepK;
-      const uint32_t to = at + chunk * Layout::kRowTileStride + first_row * 16;
-#pragma unroll
-      for (int i = 0; i < kRowsPerThread; ++i) {
-        if (first_row + i * (kWarpgroup / 8) >= rows) continue;
-        copy_16_to_shared(to + i * (kWarpgroup / 8) * 16,
-                          source + static_cast<size_t>(row_offset[i]) * 16);
+      const uint32_t tile = base + ring.slot * Layout::kTileBytes;
+      const uint32_t scales = base + Layout::kScalesAt + ring.slot * Layout::kScaleBytes;
+      const auto at = static_cast<uint32_t>(step * (kStepK / 16) + chunk);
+#pragma unroll kUnroll
+      for (int row = first_row; row < rows; row += kPassRows) {
+        const auto to = swizzled_chunk(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk));
+        copy_16_to_shared(tile + to, params.x_codes + static_cast<size_t>(offsets[row] + at) * 16);
       }
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        const int column = thread + i * kWarpgroup;
-        if (column < rows) {
-          copy_4_to_shared(at + kStepK / 16 * Layout::kRowTileStride + column * 4,
-                           params.x_scales + scale_offset[i] + step);
-        }
+#pragma unroll 1
+      for (int column = thread; column < rows; column += kGatherers) {
+        copy_4_to_shared(scales + column * 4, params.x_scales + offsets[column] / 8 + step);
       }
-      commit_copies();
+      barrier_arrive_after_copies(ring.full());
+      if (thread == 0) barrier_arrive(ring.full());  // what was written above is visible, too
       ring.next();
-      if (++begun <= kUnderWay) continue;
-      wait_for_copies<kUnderWay>();
-      fence_async_proxy();
-      barrier_arrive(signals.full());
-      signals.next();
     }
   }
   wait_for_copies<0>();
-  fence_async_proxy();
-  for (int i = min(begun, kUnderWay); i > 0; --i) {
-    barrier_arrive(signals.full());
-    signals.next();
+}
+
+// Fills the ring of packed weights; one thread.
+template <class Layout>
+__device__ __forceinline__ void copy_weights(const ExpertMatMulParams& params,
+                                             uint8_t* memory,
+                                             uint32_t barriers) {
+  const uint32_t packed = shared_address(memory + Layout::kPackedAt);
+  const uint64_t policy = evict_first_policy();
+  const PrefillShape shape = prefill_shape<Layout>(params);
+  const int stages = shape.steps / 2;
+  RingWalk<Layout::kPackedSlots> ring{barriers + 8 * Layout::kPackedBarriers};
+  const auto expert_of = [&](int unit) {
+    return unit < shape.num_units ? __ldcg(params.slot_experts + unit / shape.slot_units) : 0;
+  };
+  int next_expert = expert_of(static_cast<int>(blockIdx.x));  // read a unit ahead
+  for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
+       unit += static_cast<int>(gridDim.x)) {
+    const int expert = next_expert, panel = unit % shape.slot_units * Layout::kPanels;
+    next_expert = expert_of(unit + static_cast<int>(gridDim.x));
+    const int num_panels = min(Layout::kPanels, shape.panels - panel);
+    const size_t panel_bytes = static_cast<size_t>(stages) * Layout::kPanelBytes;
+    const uint8_t* source =
+        params.weights + (static_cast<size_t>(expert) * shape.panels + panel) * panel_bytes;
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage, source += Layout::kPanelBytes) {
+      ring.wait_empty();
+      barrier_arrive_expect(ring.full(), num_panels * Layout::kPanelBytes);
+#pragma unroll 1
+      for (int i = 0; i < num_panels; ++i) {
+        bulk_copy_to_shared(packed + ring.slot * Layout::kPackedBytes + i * Layout::kPanelBytes,
+                            source + i * panel_bytes,
+                            Layout::kPanelBytes,
+                            ring.full(),
+                            policy);
+      }
+      ring.next();
+    }
   }
 }
 
-// Begins the bulk copies of packed weights, stage by stage in the order of the units.
-template <int kMaxRows>
-struct PackedWeights {
-  using Layout = PrefillLayout<kMaxRows>;
-  RingWalk<Layout::kPackedSlots> ring;
-  int unit;
-  int stage = 0;
-  int expert = 0;
-  int next_expert = 0;  // of the next unit, read ahead
+// The rings as a consumer warp reads them.
+template <class Layout>
+struct PrefillRings {
+  const uint8_t* memory;
+  uint64_t tiles;        // descriptor of the first slot
+  const uint8_t* slabs;  // of this warp, in the first slot
+  RingWalk<Layout::kRowSlots> rows;
+  RingWalk<Layout::kPackedSlots> packed;
 
-  __device__ __forceinline__ int expert_of(const ExpertMatMulParams& params,
-                                           const PrefillShape& shape,
-                                           int of_unit) const {
-    return of_unit < shape.num_units ? __ldcg(params.slot_experts + of_unit / shape.pairs_of_panels)
-                                     : 0;
+  __device__ __forceinline__ uint64_t tile() const {
+    return tiles + static_cast<uint64_t>(rows.slot * (Layout::kTileBytes / 16));
   }
-  __device__ __forceinline__ void start(const ExpertMatMulParams& params,
-                                        const PrefillShape& shape) {
-    expert = expert_of(params, shape, unit);
-    next_expert = expert_of(params, shape, unit + static_cast<int>(gridDim.x));
+  const __device__ __forceinline__ float* scales() const {
+    return reinterpret_cast<const float*>(memory + Layout::kScalesAt +
+                                          rows.slot * Layout::kScaleBytes);
   }
-  __device__ __forceinline__ void copy_next(const ExpertMatMulParams& params,
-                                            const PrefillShape& shape,
-                                            uint32_t packed,
-                                            uint64_t policy) {
-    if (unit >= shape.num_units) return;
-    const int stages = shape.steps / 2;
-    const int panel = unit % shape.pairs_of_panels * 2;
-    const int num_panels = panel + 1 < shape.panels ? 2 : 1;
-    ring.wait_empty();
-    barrier_arrive_expect(ring.full(), num_panels * Layout::kPanelBytes);
-    for (int i = 0; i < num_panels; ++i) {
-      const uint8_t* const source =
-          params.weights +
-          ((static_cast<size_t>(expert) * shape.panels + panel + i) * stages + stage) *
-              Layout::kPanelBytes;
-      bulk_copy_to_shared(packed + ring.slot * Layout::kPackedBytes + i * Layout::kPanelBytes,
-                          source,
-                          Layout::kPanelBytes,
-                          ring.full(),
-                          policy);
-    }
+  const __device__ __forceinline__ uint8_t* slab() const {
+    return slabs + packed.slot * Layout::kPackedBytes;
+  }
+  template <int kSlots>
+  static __device__ __forceinline__ void release(RingWalk<kSlots>& ring, int lane) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty());
     ring.next();
-    if (++stage < stages) return;
-    stage = 0;
-    unit += static_cast<int>(gridDim.x);
-    expert = next_expert;
-    next_expert = expert_of(params, shape, unit + static_cast<int>(gridDim.x));
   }
 };
 
-// Turns packed weights into decoded ones; all decoders together.
-template <int kMaxRows>
-__device__ __forceinline__ void decode_weights(const ExpertMatMulParams& params,
-                                               uint8_t* memory,
-                                               uint32_t barriers) {
-  using Layout = PrefillLayout<kMaxRows>;
-  constexpr int kTile = Layout::kWeightTileStride;
-  const int lane = threadIdx.x % 32, slab = threadIdx.x / 32 % 4;
-  const bool is_copier = threadIdx.x % kWarpgroup == 0;
-  const uint32_t packed_address = shared_address(memory + Layout::kPackedAt);
-  const uint64_t policy = evict_first_policy();
-  wait_for_predecessors();
-  const PrefillShape shape = prefill_shape(params);
-  RingWalk<Layout::kPackedSlots> packed{barriers + 8 * Layout::kPackedBarriers};
-  RingWalk<Layout::kWeightSlots> weights{barriers + 8 * Layout::kWeightBarriers};
-  PackedWeights<kMaxRows> copies{.ring = packed, .unit = static_cast<int>(blockIdx.x)};
-  if (is_copier) {
-    copies.start(params, shape);
-    for (int i = 0; i < Layout::kPackedSlots; ++i) {
-      copies.copy_next(params, shape, packed_address, policy);
-    }
-  }
-  for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
-       unit += static_cast<int>(gridDim.x)) {
-    for (int step = 0; step < shape.steps; step += 2) {
-      packed.wait_full();
-      // Both panels, also where the second is none: nobody sees those rows.
-      const uint8_t* const slabs = memory + Layout::kPackedAt + packed.slot * Layout::kPackedBytes +
-                                   slab * Mxfp4Panels::kSlabBytes;
-      uint4 scales[2], words[2][2];
+inline constexpr uint64_t kTileStep = 2;                              // descriptors, of 32 k
+inline constexpr uint64_t kTileColumns = kColumnGroup * kStepK / 16;  // of a group
+
+// acc += a panel times a slot's rows, one group of columns. Registers are scarce: weights are
+// expanded 64 k at a time.
+template <class Layout>
+__device__ __forceinline__ void multiply_panel(PrefillRings<Layout>& rings,
+                                               int stages,
+                                               int /*rows*/,
+                                               int lane,
+                                               float (&acc)[1][kColumnGroup / 2]) {
+  uint32_t a[2][8];
+  float d[kColumnGroup / 2];
+  const uint8_t* slab = nullptr;
+  const auto expand = [&](int chunk) {
+    Mxfp4Panels::decode_chunk(
+        Mxfp4Panels::words_of(slab, chunk, lane),
+        *reinterpret_cast<const uint32_t*>(slab + 2048 + lane / 4 * 16 + chunk * 4),
+        a[chunk % 2]);
+  };
+  const auto begin_stage = [&] {
+    rings.packed.wait_full();
+    slab = rings.slab();
+    expand(0);
+  };
+  begin_stage();
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
 #pragma unroll
-      for (int panel = 0; panel < 2; ++panel) {
-        scales[panel] = Mxfp4Panels::scales_of(slabs + panel * Layout::kPanelBytes, lane);
+    for (int half = 0; half < 2; ++half) {
+      rings.rows.wait_full();
+      fence_async_proxy();
+      const uint64_t b = rings.tile();
+      wgmma_fence();
+      wgmma_e5m2_e4m3_first(d, a[0], b);
+      wgmma_e5m2_e4m3_add(d, a[0] + 4, b + kTileStep);
+      wgmma_commit();
+      expand(2 * half + 1);
+      wgmma_fence();
+      wgmma_e5m2_e4m3_add(d, a[1], b + 2 * kTileStep);
+      wgmma_e5m2_e4m3_add(d, a[1] + 4, b + 3 * kTileStep);
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (half == 0) {
+        expand(2);
+      } else {
+        rings.release(rings.packed, lane);
+        if (stage + 1 < stages) begin_stage();
       }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // All reads before the writes, which the compiler would not swap.
-#pragma unroll
-        for (int panel = 0; panel < 2; ++panel) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            words[panel][c] =
-                Mxfp4Panels::words_of(slabs + panel * Layout::kPanelBytes, 2 * half + c, lane);
-          }
-        }
-        weights.wait_empty();
-        uint8_t* const to = memory + Layout::kWeightsAt + weights.slot * Layout::kWeightBytes +
-                            slab * 16 * 16 + lane * 4;  // row lane / 4, k 4 (lane % 4)
-#pragma unroll
-        for (int panel = 0; panel < 2; ++panel) {
-          uint32_t a[16];
-          Mxfp4Panels::decode_words(half, words[panel], scales[panel], a);
-#pragma unroll
-          for (int i = 0; i < 16; ++i) {
-            const int tile = i / 4 * 2 + i % 4 / 2;
-            *reinterpret_cast<uint32_t*>(to + panel * 64 * 16 + tile * kTile + i % 2 * 128) = a[i];
-          }
-        }
-        fence_async_proxy();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(weights.full());
-        weights.next();
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(packed.empty());
-      packed.next();
-      if (is_copier) copies.copy_next(params, shape, packed_address, policy);
+      wgmma_wait<0>();
+      hold(d);
+      promote<false>(acc[0], d, rings.scales(), lane % 4);
+      rings.release(rings.rows, lane);
     }
   }
 }
 
-// Multiplies and writes; each warpgroup one panel of a unit.
-template <int kMaxRows>
+// The same for up to kGroups groups.
+template <class Layout, int kGroups>
+__device__ __forceinline__ void multiply_panel(PrefillRings<Layout>& rings,
+                                               int stages,
+                                               int rows,
+                                               int lane,
+                                               float (&acc)[kGroups][kColumnGroup / 2]) {
+  uint32_t a[2][16];
+  const uint8_t* slab = nullptr;
+  const auto begin_stage = [&] {
+    rings.packed.wait_full();
+    slab = rings.slab();
+    Mxfp4Panels::decode_half<0>(slab, Mxfp4Panels::scales_of(slab, lane), lane, a[0]);
+  };
+  begin_stage();
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rings.rows.wait_full();
+      fence_async_proxy();
+      const uint64_t b = rings.tile();
+      const float* const scales = rings.scales();
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        if (i * kColumnGroup >= rows) break;
+        float d[kColumnGroup / 2];
+        Mxfp4Panels::multiply_half(b + i * kTileColumns, kTileStep, d, a[half]);
+        if (i == 0 && half == 0) {
+          Mxfp4Panels::decode_half<1>(slab, Mxfp4Panels::scales_of(slab, lane), lane, a[1]);
+          rings.release(rings.packed, lane);
+        } else if (i == 0 && stage + 1 < stages) {
+          begin_stage();
+        }
+        wgmma_wait<0>();
+        hold(d);
+        promote<false>(acc[i], d, scales + i * kColumnGroup, lane % 4);
+      }
+      rings.release(rings.rows, lane);
+    }
+  }
+}
+
+// Multiplies and writes; warpgroup `group` one panel of a unit.
+template <class Layout, int kMaxRows>
 __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
                                         const uint8_t* memory,
                                         uint32_t barriers) {
-  using Layout = PrefillLayout<kMaxRows>;
-  constexpr int kGroups = kMaxRows / kColumnGroup;
   constexpr int kAccumulators = kColumnGroup / 2;
-  constexpr uint64_t kRowStep = 2 * Layout::kRowTileStride / 16;  // of 32 k
-  constexpr uint64_t kWeightStep = 2 * Layout::kWeightTileStride / 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = warp / 4;
-  wait_for_predecessors();
-  const PrefillShape shape = prefill_shape(params);
-  RingWalk<Layout::kRowSlots> rows{barriers + 8 * Layout::kRowBarriers};
-  RingWalk<Layout::kWeightSlots> weights{barriers + 8 * Layout::kWeightBarriers};
-  const uint32_t base = shared_address(memory);
-  const uint64_t first_rows = core_matrix_descriptor(base, Layout::kRowTileStride, 128);
-  const uint64_t first_weights = core_matrix_descriptor(
-      base + Layout::kWeightsAt + group * 64 * 16, Layout::kWeightTileStride, 128);
+  const PrefillShape shape = prefill_shape<Layout>(params);
+  PrefillRings<Layout> rings{.memory = memory,
+                             .tiles = swizzled_descriptor(shared_address(memory), 16),
+                             .slabs = memory + Layout::kPackedAt + warp * Mxfp4Panels::kSlabBytes,
+                             .rows = {barriers + 8 * Layout::kRowBarriers},
+                             .packed = {barriers + 8 * Layout::kPackedBarriers}};
   int unit_slot = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
        unit += static_cast<int>(gridDim.x)) {
-    rows.wait_full();
+    rings.rows.wait_full();
     const uint8_t* const info = memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes;
+    if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
+    float acc[Layout::kGroups][kAccumulators] = {};
+    multiply_panel(
+        rings, shape.steps / 2, reinterpret_cast<const PrefillUnit*>(info)->rows, lane, acc);
     const int2* const columns = reinterpret_cast<const int2*>(info + sizeof(PrefillUnit));
     const PrefillUnit own = *reinterpret_cast<const PrefillUnit*>(info);
-    if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
-    const int panel = unit % shape.pairs_of_panels * 2 + group;
+    const int panel = unit % shape.slot_units * Layout::kPanels + group;
+    if (panel >= shape.panels) continue;
     const int slab = panel * 4 + warp % 4;
-    const bool has_panel = panel < shape.panels;
     const float* const multipliers =
         params.row_multipliers + static_cast<size_t>(own.expert) * params.n + slab * 16;
-    const float top = has_panel ? __ldg(multipliers + g) : 0;
-    const float bottom = has_panel ? __ldg(multipliers + g + 8) : 0;
-    float acc[kGroups][kAccumulators] = {};
-    for (int step = 0; step < shape.steps; ++step) {
-      rows.wait_full();
-      weights.wait_full();
-      const uint64_t a =
-          first_weights + static_cast<uint64_t>(weights.slot) * (Layout::kWeightBytes / 16);
-      const uint64_t b = first_rows + static_cast<uint64_t>(rows.slot) * (Layout::kRowBytes / 16);
-      const float* const scales = reinterpret_cast<const float*>(
-          memory + rows.slot * Layout::kRowBytes + kStepK / 16 * Layout::kRowTileStride);
+    const float top = __ldg(multipliers + g), bottom = __ldg(multipliers + g + 8);
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        if (i * kColumnGroup >= own.rows) continue;
-        const uint64_t columns_b = b + static_cast<uint64_t>(i * kColumnGroup);
-        float d[kAccumulators];
-        wgmma_fence();
-        wgmma_e5m2_e4m3_ss_first(d, a, columns_b);
-        wgmma_e5m2_e4m3_ss_add(d, a + kWeightStep, columns_b + kRowStep);
-        wgmma_e5m2_e4m3_ss_add(d, a + 2 * kWeightStep, columns_b + 2 * kRowStep);
-        wgmma_e5m2_e4m3_ss_add(d, a + 3 * kWeightStep, columns_b + 3 * kRowStep);
-        wgmma_commit();
-        wgmma_wait<0>();
-        hold(d);
-        promote<false>(acc[i], d, scales + i * kColumnGroup, t);
-      }
-      __syncwarp();
-      if (lane == 0) {
-        barrier_arrive(rows.empty());
-        barrier_arrive(weights.empty());
-      }
-      rows.next();
-      weights.next();
-    }
-    if (!has_panel) continue;
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (i * kColumnGroup >= own.rows) continue;
+    for (int i = 0; i < Layout::kGroups; ++i) {
+      if (i * kColumnGroup >= own.rows) break;
 #pragma unroll
       for (int j = 0; j < kAccumulators / 2; ++j) {
         const int column = i * kColumnGroup + j / 2 * 8 + 2 * t + j % 2;
@@ -389,37 +385,40 @@ __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
   }
 }
 
-template <int kMaxRows>
-__global__ void __launch_bounds__(kPrefillThreads, 1)
+template <int kPanels, int kMaxRows>
+__global__ void __launch_bounds__(PrefillLayout<kPanels, kMaxRows>::kThreads, 1)
     expert_prefill(const ExpertMatMulParams params) {
-  using Layout = PrefillLayout<kMaxRows>;
-  extern __shared__ __align__(128) uint8_t memory[];
+  using Layout = PrefillLayout<kPanels, kMaxRows>;
+  extern __shared__ __align__(1024) uint8_t prefill_memory[];  // as the swizzle wants
+  uint8_t* const memory = prefill_memory;
   __shared__ __align__(8) uint64_t barriers[Layout::kBarriers];
   const uint32_t first = shared_address(barriers);
   if (threadIdx.x == 0) {
-    const auto init = [&](int at, int slots, int full_arrivals, int empty_arrivals) {
+    const auto init = [&](int at, int slots, int full_arrivals) {
       for (int i = 0; i < slots; ++i) {
         barrier_init(first + 8 * (at + i), full_arrivals);
-        barrier_init(first + 8 * (at + slots + i), empty_arrivals);
+        barrier_init(first + 8 * (at + slots + i), kPanels * 4);  // consumer warps
       }
     };
-    constexpr int kConsumerWarps = 8, kDecoderWarps = 4;
-    init(Layout::kRowBarriers, Layout::kRowSlots, kWarpgroup, kConsumerWarps);
-    init(Layout::kWeightBarriers, Layout::kWeightSlots, kDecoderWarps, kConsumerWarps);
-    init(Layout::kPackedBarriers, Layout::kPackedSlots, 1, kDecoderWarps);
+    init(Layout::kRowBarriers, Layout::kRowSlots, kGatherers + 1);
+    init(Layout::kPackedBarriers, Layout::kPackedSlots, 1);
     fence_barrier_init();
   }
   launch_dependents();
   __syncthreads();
-  if (threadIdx.x < 2 * kWarpgroup) {
-    take_registers<200>();
-    consume<kMaxRows>(params, memory, first);
-  } else if (threadIdx.x < 3 * kWarpgroup) {
-    give_registers_back<64>();
-    decode_weights<kMaxRows>(params, memory, first);
-  } else {
-    give_registers_back<48>();
-    produce_rows<kMaxRows>(params, memory, first);
+  const int producer = static_cast<int>(threadIdx.x) - kPanels * kWarpgroup;
+  if (producer < 0) {
+    take_registers<Layout::kConsumerRegisters>();
+    wait_for_predecessors();
+    consume<Layout, kMaxRows>(params, memory, first);
+    return;
+  }
+  give_registers_back<Layout::kProducerRegisters>();
+  wait_for_predecessors();
+  if (producer >= 32) {
+    gather_rows<Layout, kMaxRows>(params, memory, first, producer - 32);
+  } else if (producer == 0) {
+    copy_weights<Layout>(params, memory, first);
   }
 }
 
