@@ -98,6 +98,7 @@ struct Step {
   int32_t *count = nullptr, *experts = nullptr, *pairs = nullptr;
   std::byte *x_codes = nullptr, *h_codes = nullptr;
   float *x_scales = nullptr, *h_scales = nullptr, *y = nullptr, *out = nullptr;
+  int32_t* counters = nullptr;
   void* h = nullptr;
   ExpertSlots slots;
 };
@@ -144,12 +145,15 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
   step.h_scales = reinterpret_cast<float*>(take(pairs * kIntermediate / 128 * 4));
   step.y = reinterpret_cast<float*>(take(pairs * kHidden * 4));
   step.out = reinterpret_cast<float*>(take(tokens * kHidden * 4));
+  step.counters = reinterpret_cast<int32_t*>(take((kChoices + 1) * 4));
   step.slots = {.rows = rows,
                 .count = step.count,
                 .experts = rows == kOneSlotRow ? step.ids : step.experts,
                 .pairs = step.pairs,
                 .max_slots = most};
   device::Stream& stream = device.stream();
+  const std::vector<int32_t> zeros(kChoices + 1);
+  TRY(device::copy_to_device(step.counters, zeros.data(), (kChoices + 1) * 4, stream));
   TRY(device::copy_to_device(step.ids, ids.data(), pairs * 4, stream));
   TRY(device::copy_to_device(
       step.x_codes, codes.data(), static_cast<int64_t>(codes.size()), stream));
@@ -216,6 +220,18 @@ DeviceGroupedMatMulArgs down_args(const Step& step,
           .y = step.y,
           .num_units = device.info().num_units,
           .is_dependent = true};
+}
+
+// Both products of one token in one launch.
+Result<void> join(const Step& step,
+                  const PackedWeight& fc1,
+                  const PackedWeight& fc2,
+                  bool slots_are_ready,
+                  device::Device& device) {
+  DeviceGroupedMatMulArgs args = up_args(step, fc1, device);
+  args.slots_are_ready = slots_are_ready;
+  args.down = {.weight = &fc2, .y = step.y, .counters = step.counters};
+  return launch_expert_matmul_sm90(args, device.stream());
 }
 
 Launcher<DeviceGroupedMatMulArgs> product_of(const Step& step) {
@@ -299,6 +315,16 @@ Result<void> run_format(device::Device& device,
       print("fc2", fc2_bytes, us);
     }
     if (!wants("experts")) continue;
+    if (shape.rows == kOneSlotRow) {
+      for (const bool are_ready : {false, true}) {
+        TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) {
+                     const size_t l = layer(i);
+                     return join(step_of(i), fc1.layers[l], fc2.layers[l], are_ready, device);
+                   }));
+        print(are_ready ? "experts_ready" : "experts", fc1_bytes + fc2_bytes, us);
+      }
+      continue;
+    }
     TRY_ASSIGN(const Spread us, time_graph_us(stream, count, [&](int32_t i) -> Result<void> {
                  TRY(make_slots(step_of(i), stream));
                  TRY(up(step_of(i), fc1.layers[layer(i)], device));

@@ -263,18 +263,26 @@ class Bench final {
     DeviceSequences sequences;
     TRY_ASSIGN(const DeviceTokens rows, tokens(m, 1, &sequences));
     const int32_t pairs = m * kChoices;
-    const DeviceSelectExpertsArgs select{.logits = {.data = memory_.floats(int64_t{m} * kExperts)},
-                                         .tokens = rows,
-                                         .num_experts = kExperts,
-                                         .choices = kChoices,
-                                         .bias = memory_.floats(kExperts),
-                                         .routed_scaling_factor = 1.5f,
-                                         .ids = memory_.take<int32_t>(pairs),
-                                         .weights = memory_.floats(pairs),
-                                         .is_dependent = true};
-    TRY(measure("select_experts", m, int64_t{4} * m * kExperts, [&] {
-      return launch_select_experts(select, stream_);
-    }));
+    const int32_t splits = m <= 512 ? 16 : 1;
+    const DeviceSelectExpertsArgs select{
+        .logits = {.data = memory_.floats(int64_t{splits} * m * kExperts), .splits = splits},
+        .tokens = rows,
+        .num_experts = kExperts,
+        .choices = kChoices,
+        .bias = memory_.floats(kExperts),
+        .routed_scaling_factor = 1.5f,
+        .ids = memory_.take<int32_t>(pairs),
+        .weights = memory_.floats(pairs),
+        .shared = {.x = {.data = memory_.floats(int64_t{m} * 2 * kIntermediate)},
+                   .m = m,
+                   .n = kIntermediate,
+                   .limit = 10,
+                   .y = memory_.fp8(m, kIntermediate)},
+        .is_dependent = true};
+    const int64_t select_bytes =
+        int64_t{4} * splits * m * kExperts + int64_t{9} * m * kIntermediate;
+    TRY(measure(
+        "select_experts", m, select_bytes, [&] { return launch_select_experts(select, stream_); }));
     const int32_t slots = max_slots(pairs, kExperts, 8);
     const DeviceMakeSlotsArgs make{.ids = select.ids,
                                    .num_pairs = pairs,
@@ -286,15 +294,6 @@ class Bench final {
                                    .is_dependent = true};
     TRY(measure("make_slots", m, int64_t{4} * pairs, [&] {
       return launch_make_expert_slots(make, stream_);
-    }));
-    const DeviceSwigluArgs swiglu{.x = {.data = memory_.floats(int64_t{m} * 2 * kIntermediate)},
-                                  .m = m,
-                                  .n = kIntermediate,
-                                  .limit = 10,
-                                  .y = memory_.fp8(m, kIntermediate),
-                                  .is_dependent = true};
-    TRY(measure("swiglu", m, int64_t{9} * m * kIntermediate, [&] {
-      return launch_swiglu(swiglu, stream_);
     }));
     const DeviceQuantizeArgs quantize{
         .x_bf16 = memory_.take<uint16_t>(int64_t{pairs} * kIntermediate),

@@ -189,6 +189,15 @@ constexpr int32_t max_slots(int32_t num_pairs, int32_t num_experts, int32_t rows
   return touched + (num_pairs - touched) / rows;
 }
 
+// What a product of gate and up rows may go on with in the same launch, where the record says so
+// (KernelInfo::joins_down): y of it, in the x_form of the record, through the experts' second
+// weight.
+struct DeviceDownProduct {
+  const PackedWeight* weight = nullptr;  // null: none
+  float* y = nullptr;                    // [pairs, n of this weight]
+  int32_t* counters = nullptr;           // [max_slots + 1] zeros; a launch leaves zeros
+};
+
 // y = W_expert(pair) x[pair / pairs_per_row] for every pair in a slot. With swiglu, the weight is a
 // stack of gate over up rows (packed in gate-up order where the layout has one) and
 //   y[p, i] = silu(min(g, limit)) * clamp(u, -limit, limit) * pair_weights[p], limit 0: none.
@@ -205,6 +214,7 @@ struct DeviceGroupedMatMulArgs {
   // weights may be read while that still runs.
   bool slots_are_ready = false;
   void* y = nullptr;
+  DeviceDownProduct down;     // with swiglu and slots of 1 row
   int32_t num_units = 0;      // streaming multiprocessors: the grid
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
@@ -444,7 +454,18 @@ struct DeviceTopKArgs {
 
 // --- between the products of the experts ---
 
-// Expert choice (spec 4.1, kernels::SelectExpertsArgs). Padding rows get ids -1 and weights 0.
+// silu(min(g, limit)) * clamp(u, -limit, limit) of sums [splits, m, 2 n], gate over up, in every
+// form asked for; limit 0: none.   y: [m, n]
+struct DeviceSwiglu {
+  DeviceSums x;
+  int32_t m = 0;
+  int64_t n = 0;
+  float limit = 0;
+  ActivationForms y;
+};
+
+// Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
+// expert. Padding rows get ids -1 and weights 0.
 struct DeviceSelectExpertsArgs {
   DeviceSums logits;  // [splits, m, N]
   DeviceTokens tokens;
@@ -456,17 +477,7 @@ struct DeviceSelectExpertsArgs {
   float routed_scaling_factor = 1;
   int32_t* ids = nullptr;    // [m, choices]
   float* weights = nullptr;  // [m, choices]
-  bool is_dependent = false;
-};
-
-// silu(min(g, limit)) * clamp(u, -limit, limit) of sums [splits, m, 2 n], gate over up, in every
-// form asked for; limit 0: none.   y: [m, n]
-struct DeviceSwigluArgs {
-  DeviceSums x;
-  int32_t m = 0;
-  int64_t n = 0;
-  float limit = 0;
-  ActivationForms y;
+  DeviceSwiglu shared;       // m 0: none
   bool is_dependent = false;
 };
 

@@ -673,12 +673,13 @@ TEST(DeviceSelectExperts, TakesIdsOfTheTableOrOfTheCaller) {
   EXPECT_THAT(weights[1], FloatEq(0.5f));
 }
 
-TEST(DeviceSwiglu, ClampsGateAndUp) {
+TEST(DeviceSelectExperts, ClampsGateAndUpOfTheSharedExpert) {
   const std::vector<float> x = {20, 1, 20, -3};  // gate 20, 1; up 20, -3
   std::vector<float> y(2);
-  launch(Op::kSwiglu,
-         DeviceSwigluArgs{
-             .x = {.data = x.data()}, .m = 1, .n = 2, .limit = 2, .y = {.f32 = y.data()}});
+  launch(
+      Op::kSelectExperts,
+      DeviceSelectExpertsArgs{
+          .shared = {.x = {.data = x.data()}, .m = 1, .n = 2, .limit = 2, .y = {.f32 = y.data()}}});
   EXPECT_THAT(y[0], FloatEq(2 / (1 + std::exp(-2.0f)) * 2));
   EXPECT_THAT(y[1], FloatEq(1 / (1 + std::exp(-1.0f)) * -2));
 }

@@ -122,7 +122,6 @@ using Launch = std::variant<std::monostate,
                             Launcher<SelectExpertsArgs>,
                             Launcher<DeviceSelectExpertsArgs>,
                             Launcher<SwigluArgs>,
-                            Launcher<DeviceSwigluArgs>,
                             Launcher<CombineExpertsArgs>,
                             Launcher<EmbedArgs>,
                             Launcher<DeviceEmbedArgs>,
@@ -156,6 +155,7 @@ struct KernelInfo {
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.
   std::array<int32_t, 6> slot_rows = {};
+  bool joins_down = false;  // with slots of one row: takes DeviceGroupedMatMulArgs::down
   // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours,
   // chunks or threads.
   bool is_batch_invariant = true;

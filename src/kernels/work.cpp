@@ -278,7 +278,15 @@ Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
   const Routed routed = routed_of(args.slots, read);
   const int64_t in = read_form_bytes(args.x, routed.pairs / args.pairs_per_row, weight.k);
   const int64_t out = routed.pairs * (args.swiglu ? weight.n : weight.n * 4);  // bf16 of n / 2
-  return product(routed.experts * weight_bytes(weight) + in + out, routed.pairs, weight);
+  Work work = product(routed.experts * weight_bytes(weight) + in + out, routed.pairs, weight);
+  if (args.down.weight == nullptr) return work;
+  const PackedWeight& down = *args.down.weight;
+  const int64_t down_out = routed.pairs * down.n * 4;
+  const Work second =
+      product(routed.experts * weight_bytes(down) + out + down_out, routed.pairs, down);
+  work.bytes += second.bytes;
+  work.flops += second.flops;
+  return work;
 }
 
 Work work_of(const DeviceEmbedArgs& args, const ReadInts& /*read*/) {
@@ -363,18 +371,17 @@ Work work_of(const DeviceTopKArgs& args, const ReadInts& read) {
 
 Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& /*read*/) {
   const int64_t m = args.tokens.m;
-  return work(sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8,
-              4 * m * args.num_experts);
+  const DeviceSwiglu& shared = args.shared;
+  const int64_t shared_bytes =
+      sum_bytes(shared.x.splits, shared.m, 2 * shared.n) + form_bytes(shared.y, shared.m, shared.n);
+  return work(
+      sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8 + shared_bytes,
+      4 * m * args.num_experts + 6 * shared.m * shared.n);
 }
 
 Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& /*read*/) {
   const int64_t slots = max_slots(args.num_pairs, args.num_experts, args.rows);
   return work(int64_t{args.num_pairs} * 4 + slots * (1 + args.rows) * 4, 0);
-}
-
-Work work_of(const DeviceSwigluArgs& args, const ReadInts& /*read*/) {
-  return work(sum_bytes(args.x.splits, args.m, 2 * args.n) + form_bytes(args.y, args.m, args.n),
-              int64_t{6} * args.m * args.n);
 }
 
 Work work_of(const DeviceQuantizeArgs& args, const ReadInts& /*read*/) {

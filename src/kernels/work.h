@@ -43,7 +43,6 @@ Work work_of(const DeviceIndexerScoreArgs& args, const ReadInts& read);
 Work work_of(const DeviceTopKArgs& args, const ReadInts& read);
 Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& read);
 Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& read);
-Work work_of(const DeviceSwigluArgs& args, const ReadInts& read);
 Work work_of(const DeviceQuantizeArgs& args, const ReadInts& read);
 Work work_of(const DeviceRmsNormArgs& args, const ReadInts& read);
 Work work_of(const DeviceJoinMtpArgs& args, const ReadInts& read);

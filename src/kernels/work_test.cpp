@@ -45,6 +45,11 @@ TEST(Work, OfExpertsCountsThoseThatHaveTokens) {
   EXPECT_EQ(known.flops, 2.0 * 3 * 128 * 128);
   EXPECT_EQ(work_of(args, {}).flops, 2.0 * 4 * 128 * 128);
 
+  args.down.weight = &weight;
+  EXPECT_EQ(work_of(args, read_host).flops, 2.0 * 2 * 3 * 128 * 128);
+  EXPECT_EQ(work_of(args, read_host).bytes, 2 * known.bytes);
+  args.down.weight = nullptr;
+
   const int32_t count = 2, pairs[] = {0, 4, -1, -1, 2, -1, -1, -1};
   args.slots = {.rows = 4, .count = &count, .experts = experts, .pairs = pairs, .max_slots = 4};
   EXPECT_EQ(work_of(args, read_host).flops, 2.0 * 3 * 128 * 128);

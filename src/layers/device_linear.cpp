@@ -231,6 +231,11 @@ int32_t DeviceExperts::max_slot_rows() const {
   return most;
 }
 
+bool DeviceExperts::joins(const DeviceExperts& down, int64_t num_tokens, int32_t slot_rows) const {
+  const kernels::KernelInfo& info = kernel(num_tokens);
+  return info.joins_down && slot_rows == 1 && &info == &down.kernel(num_tokens);
+}
+
 Result<void> DeviceExperts::launch(kernels::DeviceGroupedMatMulArgs args,
                                    int64_t num_tokens,
                                    device::Stream& stream) const {

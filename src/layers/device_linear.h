@@ -116,6 +116,9 @@ class DeviceExperts final {
   int32_t slot_rows(int64_t num_tokens, int32_t choices) const;
   int32_t max_slot_rows() const;
 
+  // Whether a launch for that many tokens, in slots of `slot_rows`, may go on with `down`.
+  bool joins(const DeviceExperts& down, int64_t num_tokens, int32_t slot_rows) const;
+
   // Fills in weight and device; the rest of `args` is the caller's. Of args.x only form(num_tokens)
   // is read: other forms may hold what an earlier producer left.
   Result<void> launch(kernels::DeviceGroupedMatMulArgs args,
@@ -127,6 +130,7 @@ class DeviceExperts final {
   int64_t num_bytes() const { return weight_.num_bytes(); }
   bool is_quantized() const { return quant::format_info(weight_.format).has_scales(); }
   std::span<const kernels::RangedRoute> routes() const { return routes_; }
+  const kernels::PackedWeight& weight() const { return weight_; }
 
  private:
   const kernels::Route& route(int64_t m) const { return kernels::route_for(routes_, m); }

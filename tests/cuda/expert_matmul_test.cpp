@@ -447,6 +447,109 @@ TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
   EXPECT_EQ(y.to_host(), run_plain(experts, quantized, slots, ids.size(), 1));
 }
 
+// Both products of a token's experts by launches of their own, in slots of 8 rows.
+struct Joined {
+  std::vector<uint16_t> activated;
+  std::vector<float> y;
+};
+Joined run_apart(const Experts& up,
+                 const Experts& down,
+                 const HostFp8Rows& x,
+                 const std::vector<int32_t>& ids,
+                 const float* pair_weights) {
+  const Slots slots = make_device_slots(ids, 64, kSmallSlotRows);
+  const auto num_pairs = static_cast<int32_t>(ids.size());
+  const DeviceArray<uint8_t> codes(x.codes);
+  const DeviceArray<float> scales(x.scales);
+  const DeviceArray<uint16_t> activated(ids.size() * static_cast<size_t>(down.k));
+  launch_expert_matmul_sm90(
+      {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
+       .pairs_per_row = num_pairs,
+       .weight = &up.weight,
+       .slots = slots.view,
+       .swiglu = true,
+       .limit = 10,
+       .pair_weights = pair_weights,
+       .y = activated.data(),
+       .num_units = gpu()->info().num_units},
+      gpu()->stream())
+      .value();
+  const size_t count = ids.size() * static_cast<size_t>(down.k);
+  const DeviceArray<uint8_t> quantized(count);
+  const DeviceArray<float> quantized_scales(count / 128);
+  launch_quantize_rows({.x = activated.data(),
+                        .rows = num_pairs,
+                        .k = down.k,
+                        .codes = reinterpret_cast<std::byte*>(quantized.data()),
+                        .scales = quantized_scales.data()},
+                       gpu()->stream())
+      .value();
+  const HostFp8Rows rows{
+      .codes = quantized.to_host(), .scales = quantized_scales.to_host(), .values = {}};
+  return {.activated = activated.to_host(), .y = run_plain(down, rows, slots, ids.size(), 1)};
+}
+
+// Again and again with other choices: the counters end as they began.
+TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
+  constexpr int32_t kExperts = 4, kChoices = 3;
+  struct Shape {
+    int64_t hidden, intermediate;
+  };
+  for (const Format format : {Format::kMxfp4, Format::kNvfp4, Format::kInt4Group32}) {
+    for (const Shape& shape : {Shape{256, 256}, {1024, 512}, {2048, 1024}, {7168, 256}}) {
+      SCOPED_TRACE(::testing::Message() << quant::format_name(format) << " " << shape.hidden);
+      const auto [hidden, intermediate] = shape;
+      const Experts up =
+          make_experts(kExperts, 2 * intermediate, hidden, PanelOrder::kGateUp, 4, format);
+      const Experts down =
+          make_experts(kExperts, hidden, intermediate, PanelOrder::kNatural, 4, format);
+      const HostFp8Rows x = random_fp8_rows(1, hidden, 8);
+      const DeviceArray<uint8_t> codes(x.codes);
+      const DeviceArray<float> scales(x.scales);
+      const DeviceArray<float> weights(std::vector<float>{0.5f, 0.25f, 2});
+      const DeviceArray<int32_t> counters(std::vector<int32_t>(kChoices + 1, 0));
+      for (uint32_t step = 0; step < 5; ++step) {
+        std::vector<int32_t> ids = random_choices(1, kChoices, kExperts, step);
+        if (step == 2) ids[1] = -1;
+        if (step == 3) ids.assign(kChoices, -1);
+        const Joined expected = run_apart(up, down, x, ids, weights.data());
+        const DeviceArray<uint16_t> activated(expected.activated.size());
+        const DeviceArray<float> y(expected.y.size());
+        const Slots slots = one_row_slots(ids);
+        launch_expert_matmul_sm90(
+            {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
+             .pairs_per_row = kChoices,
+             .weight = &up.weight,
+             .slots = slots.view,
+             .swiglu = true,
+             .limit = 10,
+             .pair_weights = weights.data(),
+             .y = activated.data(),
+             .down = {.weight = &down.weight, .y = y.data(), .counters = counters.data()},
+             .num_units = gpu()->info().num_units},
+            gpu()->stream())
+            .value();
+        EXPECT_EQ(counters.to_host(), std::vector<int32_t>(kChoices + 1, 0)) << step;
+        const std::vector<float> found = y.to_host();
+        const std::vector<uint16_t> found_rows = activated.to_host();
+        for (size_t pair = 0; pair < ids.size(); ++pair) {
+          const auto row = [&](const auto& values) {
+            const size_t width = values.size() / ids.size();
+            return std::vector(values.begin() + static_cast<ptrdiff_t>(pair * width),
+                               values.begin() + static_cast<ptrdiff_t>((pair + 1) * width));
+          };
+          if (ids[pair] < 0) {
+            EXPECT_TRUE(std::isnan(row(found)[0])) << step;
+            continue;
+          }
+          EXPECT_EQ(row(found_rows), row(expected.activated)) << step << " " << pair;
+          EXPECT_EQ(row(found), row(expected.y)) << step << " " << pair;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
   const Experts experts = make_experts(4, 64, 256, PanelOrder::kNatural, 3);
   const HostFp8Rows x = random_fp8_rows(3, 256, 12);

@@ -670,6 +670,8 @@ TEST_F(CudaOps, SelectExperts) {
     bool is_hash = false, reuses = false;
   };
   for (const Case& c : {Case{256, 6, 2},
+                        Case{256, 6, 16},
+                        Case{256, 6, 37},
                         Case{384, 6, 1},
                         Case{5, 3, 1},
                         Case{256, 6, 1, true},
@@ -687,7 +689,12 @@ TEST_F(CudaOps, SelectExperts) {
           .reuse_ids = c.reuses,
           .routed_scaling_factor = 1.5f,
           .ids = memory.below(m * c.choices, c.experts),
-          .weights = memory.out<float>(m * c.choices)};
+          .weights = memory.out<float>(m * c.choices),
+          .shared = {.x = {.data = memory.normal(2 * m * 2 * 256), .splits = 2},
+                     .m = m,
+                     .n = 256,
+                     .limit = 1.5f,
+                     .y = memory.forms(m, 256)}};
       DeviceSequences sequences;
       step.fill(memory, &args.tokens, &sequences);
       return args;
@@ -695,15 +702,16 @@ TEST_F(CudaOps, SelectExperts) {
   }
 }
 
-TEST_F(CudaOps, Swiglu) {
+TEST_F(CudaOps, SelectExpertsActivatesTheSharedExpert) {
   for (const int64_t n : {50, 256, 2048}) {
     for (const float limit : {0.0f, 1.5f}) {
-      compare<DeviceSwigluArgs>(Op::kSwiglu, [&](Memory& memory) {
-        return DeviceSwigluArgs{.x = {.data = memory.normal(2 * 131 * 2 * n), .splits = 2},
-                                .m = 131,
-                                .n = n,
-                                .limit = limit,
-                                .y = memory.forms(131, n)};
+      compare<DeviceSelectExpertsArgs>(Op::kSelectExperts, [&](Memory& memory) {
+        return DeviceSelectExpertsArgs{
+            .shared = {.x = {.data = memory.normal(2 * 131 * 2 * n), .splits = 2},
+                       .m = 131,
+                       .n = n,
+                       .limit = limit,
+                       .y = memory.forms(131, n)}};
       });
     }
   }

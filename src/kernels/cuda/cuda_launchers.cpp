@@ -76,7 +76,6 @@ constexpr NamedLaunch kLaunchers[] = {
     {"attended.cuda.simt", &launch_attended},
     {"select_experts.cuda.simt", &launch_select_experts},
     {"make_slots.cuda.simt", &launch_make_expert_slots},
-    {"swiglu.cuda.simt", &launch_swiglu},
     {"quantize.cuda.simt", &launch_quantize},
     {"sample.cuda.simt", &launch_sample},
 };

@@ -57,9 +57,26 @@ std::vector<int32_t> ids_of(const DeviceSelectExpertsArgs& args,
   return {given, given + args.choices};
 }
 
+void apply_swiglu(const DeviceSwiglu& args) {
+  const double limit =
+      args.limit > 0 ? double{args.limit} : std::numeric_limits<double>::infinity();
+  const auto width = static_cast<size_t>(args.n);
+  for (int64_t t = 0; t < args.m; ++t) {
+    const std::vector<float> x = sum_row(args.x, args.m, 2 * args.n, t);
+    std::vector<float> y(width);
+    for (size_t i = 0; i < width; ++i) {
+      const double gate = std::min(double{x[i]}, limit);
+      const double up = std::clamp(double{x[width + i]}, -limit, limit);
+      y[i] = static_cast<float>(gate / (1.0 + std::exp(-gate)) * up);
+    }
+    write_forms(args.y, args.m, t, y);
+  }
+}
+
 }  // namespace
 
 Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::Stream&) {
+  apply_swiglu(args.shared);
   for (int64_t t = 0; t < args.tokens.m; ++t) {
     int32_t* const out_ids = args.ids + t * args.choices;
     float* const weights = args.weights + t * args.choices;
@@ -77,23 +94,6 @@ Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::
       weights[j] = static_cast<float>(scores[static_cast<size_t>(ids[j])] / sum *
                                       args.routed_scaling_factor);
     }
-  }
-  return {};
-}
-
-Result<void> device_swiglu(const DeviceSwigluArgs& args, device::Stream&) {
-  const double limit =
-      args.limit > 0 ? double{args.limit} : std::numeric_limits<double>::infinity();
-  const auto width = static_cast<size_t>(args.n);
-  for (int64_t t = 0; t < args.m; ++t) {
-    const std::vector<float> x = sum_row(args.x, args.m, 2 * args.n, t);
-    std::vector<float> y(width);
-    for (size_t i = 0; i < width; ++i) {
-      const double gate = std::min(double{x[i]}, limit);
-      const double up = std::clamp(double{x[width + i]}, -limit, limit);
-      y[i] = static_cast<float>(gate / (1.0 + std::exp(-gate)) * up);
-    }
-    write_forms(args.y, args.m, t, y);
   }
   return {};
 }

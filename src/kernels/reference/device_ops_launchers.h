@@ -22,7 +22,6 @@ Result<void> device_compress(const DeviceCompressArgs& args, device::Stream& str
 Result<void> device_queries(const DeviceQueriesArgs& args, device::Stream& stream);
 Result<void> device_attended(const DeviceAttendedArgs& args, device::Stream& stream);
 Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream);
-Result<void> device_swiglu(const DeviceSwigluArgs& args, device::Stream& stream);
 Result<void> device_quantize(const DeviceQuantizeArgs& args, device::Stream& stream);
 Result<void> device_sample(const DeviceSampleArgs& args, device::Stream& stream);
 

@@ -30,7 +30,6 @@ constexpr KernelInfo kTable[] = {
     row("queries.emulated.scalar", Op::kQueries, &reference::device_queries),
     row("attended.emulated.scalar", Op::kAttended, &reference::device_attended),
     row("select_experts.emulated.scalar", Op::kSelectExperts, &reference::device_select_experts),
-    row("swiglu.emulated.scalar", Op::kSwiglu, &reference::device_swiglu),
     row("quantize.emulated.scalar", Op::kQuantize, &reference::device_quantize),
     row("sample.emulated.scalar", Op::kSample, &reference::device_sample),
 };

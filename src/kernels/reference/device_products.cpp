@@ -149,6 +149,41 @@ void multiply_pair(const DeviceGroupedMatMulArgs& args,
   }
 }
 
+// The activated rows of args.y in the form that the second product reads, one pair after the other.
+std::vector<float> activated_row(const DeviceGroupedMatMulArgs& args,
+                                 ActivationForm form,
+                                 int32_t pair) {
+  const auto k = static_cast<size_t>(args.down.weight->k);
+  const auto* const from = static_cast<const uint16_t*>(args.y) + static_cast<size_t>(pair) * k;
+  std::vector<float> row(k);
+  std::transform(from, from + k, row.begin(), quant::bf16_to_f32);
+  if (form != ActivationForm::kFp8Rows) return row;
+  std::vector<std::byte> codes(k);
+  std::vector<float> scales(k / 128);
+  const ActivationForms fp8{.fp8 = codes.data(), .fp8_scales = scales.data()};
+  write_forms(fp8, 1, 0, row);
+  read_form(fp8, form, 1, static_cast<int64_t>(k), 0, 0, row);
+  return row;
+}
+
+// DeviceGroupedMatMulArgs::down after the first product; slots are pairs.
+void multiply_down(const DeviceGroupedMatMulArgs& args,
+                   ActivationForm form,
+                   device::Stream& stream) {
+  DeviceGroupedMatMulArgs down = args;
+  down.weight = args.down.weight;
+  down.swiglu = false;
+  down.y = args.down.y;
+  stream.pool->parallel_for(args.slots.max_slots, [&](int64_t slot) {
+    const int32_t expert = args.slots.experts[slot];
+    if (expert < 0) return;
+    std::vector<float> weight(static_cast<size_t>(down.weight->n * down.weight->k));
+    unpack_weight(expert_of(*down.weight, expert), weight);
+    const auto pair = static_cast<int32_t>(slot);
+    multiply_pair(down, weight, pair, activated_row(args, form, pair));
+  });
+}
+
 template <ActivationForm kForm>
 Result<void> grouped_matmul(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   const int64_t k = args.weight->k;
@@ -168,6 +203,7 @@ Result<void> grouped_matmul(const DeviceGroupedMatMulArgs& args, device::Stream&
       multiply_pair(args, weight, pair, x);
     }
   });
+  if (args.down.weight != nullptr) multiply_down(args, kForm, stream);
   return {};
 }
 
@@ -365,7 +401,10 @@ class ProductTable final {
     info.activation = activation;
     info.layout = PackedLayout::kRowMajor;
     info.x_form = form;
-    if (op == Op::kGroupedMatMul) info.slot_rows = {1, 8, 32};
+    if (op == Op::kGroupedMatMul) {
+      info.slot_rows = {1, 8, 32};
+      info.joins_down = true;
+    }
     return info;
   }
 

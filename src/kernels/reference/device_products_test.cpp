@@ -170,6 +170,54 @@ TEST_F(EmulatedGpu, PassesPairsThroughTheirExperts) {
   EXPECT_THAT(std::vector<float>(y.begin() + kN, y.begin() + 2 * kN), Each(-1.0f)) << "pair 1";
 }
 
+// Experts that follow each other, as stored.
+PackedWeight pack_experts(
+    const Route& route, quant::QuantizedWeight& stored, int64_t n, int64_t k, int32_t count) {
+  stored = quant::quantize(
+      Format::kMxfp4, random_values(static_cast<size_t>(count * n * k), 1), count * n, k);
+  const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = count * n};
+  PackedWeight weight = pack_weight(std::span(&source, 1), route.kernel->layout).value();
+  weight.n = n;
+  return weight;
+}
+
+TEST_F(EmulatedGpu, JoinsTheProductsOfATokensExperts) {
+  constexpr int64_t kHidden = 128, kIntermediate = 256;
+  const Route route =
+      route_by(Op::kGroupedMatMul, Format::kMxfp4, Activation::kFp8, 1, kHidden, kIntermediate);
+  quant::QuantizedWeight stored_up, stored_down;
+  const PackedWeight up = pack_experts(route, stored_up, 2 * kIntermediate, kHidden, 3);
+  const PackedWeight down = pack_experts(route, stored_down, kHidden, kIntermediate, 3);
+  const Input x(ActivationForm::kFp8Rows, 1, kHidden);
+  const int32_t experts[] = {2, -1, 0};
+  std::vector<uint16_t> activated(3 * kIntermediate);
+  std::vector<float> joined(3 * kHidden, -1.0f), apart(3 * kHidden, -1.0f);
+  std::vector<int32_t> counters(4);
+  DeviceGroupedMatMulArgs args{
+      .x = x.forms,
+      .pairs_per_row = 3,
+      .weight = &up,
+      .slots = {.rows = 1, .experts = experts, .max_slots = 3},
+      .swiglu = true,
+      .y = activated.data(),
+      .down = {.weight = &down, .y = joined.data(), .counters = counters.data()}};
+  ASSERT_TRUE(route.launch(args, gpu_->stream()).ok());
+
+  std::vector<std::byte> codes(activated.size());
+  std::vector<float> scales(activated.size() / 128), row(kIntermediate);
+  const ActivationForms quantized{.fp8 = codes.data(), .fp8_scales = scales.data()};
+  for (int64_t pair = 0; pair < 3; ++pair) {
+    const auto from = activated.begin() + pair * kIntermediate;
+    std::transform(from, from + kIntermediate, row.begin(), quant::bf16_to_f32);
+    reference::write_forms(quantized, 3, pair, row);
+  }
+  args = {.x = quantized, .weight = &down, .slots = args.slots, .y = apart.data()};
+  ASSERT_TRUE(route.launch(args, gpu_->stream()).ok());
+  EXPECT_EQ(joined, apart);
+  EXPECT_NE(joined[0], -1.0f);
+  EXPECT_EQ(joined[kHidden], -1.0f) << "pair 1 has no expert";
+}
+
 TEST_F(EmulatedGpu, OneLayoutServesEveryNumberOfRows) {
   route_by(Op::kMatMul, Format::kFp8E4m3Block128x128, Activation::kFp8, 1, 256, 256);
   std::vector<int64_t> bounds;

@@ -165,6 +165,28 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// --- counters in global memory between the blocks of a launch ---
+
+// Adds 1 after what this thread has seen or written, of other threads too.
+__device__ __forceinline__ void add_release(int32_t* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
+// What other threads wrote before the additions that are seen is visible to this thread.
+__device__ __forceinline__ int32_t load_acquire(const int32_t* counter) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+// Both; gives the value before.
+__device__ __forceinline__ int32_t add_acquire_release(int32_t* counter) {
+  int32_t value;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(value)
+               : "l"(counter)
+               : "memory");
+  return value;
+}
+
 // Orders ordinary writes to shared memory before reads by the tensor cores or the copy engine.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -14,7 +14,6 @@ namespace {
 
 // --- choice ---
 
-constexpr int kSelectWarps = 4;
 constexpr int kMaxChoices = 32;
 
 __device__ __forceinline__ float score_of(float logit) {
@@ -28,90 +27,135 @@ __device__ __forceinline__ uint32_t candidate(float value) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// One warp per token; lane l has experts l, l + 32, ..., up to kValues of them. Lane j makes the
-// j-th choice.
+// The choices of the highest candidates, the lowest expert first among equals: lane j of the warp
+// gets the j-th.   candidates: [32 kValues], 0: none
 template <int kValues>
-__global__ void __launch_bounds__(kSelectWarps * 32)
-    select_experts(const DeviceSelectExpertsArgs args) {
-  launch_dependents();
-  constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
-  __shared__ float scores[kSelectWarps][kValues * 32];
-  const int64_t t = static_cast<int64_t>(blockIdx.x) * kSelectWarps + threadIdx.x / 32;
+__device__ __forceinline__ int choose_best(const uint32_t* candidates, int choices) {
   const int lane = threadIdx.x % 32;
-  float* const own_scores = scores[threadIdx.x / 32];
-  const bool is_scored = !args.reuse_ids && args.token_to_experts == nullptr;
-  float bias[kValues];
+  uint32_t left[kValues];
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const int id = lane + 32 * i;
-    bias[i] = is_scored && args.bias != nullptr && id < args.num_experts ? args.bias[id] : 0.0f;
+  for (int i = 0; i < kValues; ++i) left[i] = candidates[lane + 32 * i];
+  int own = 0;
+  for (int j = 0; j < choices; ++j) {
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) best = max(best, left[i]);
+    best = __reduce_max_sync(~0U, best);
+    uint32_t id = ~0U;  // the lowest with that value
+#pragma unroll
+    for (int i = kValues - 1; i >= 0; --i) {
+      if (left[i] == best) id = lane + 32 * i;
+    }
+    id = __reduce_min_sync(~0U, id);
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      if (lane + 32 * i == id) left[i] = 0;
+    }
+    if (lane == j) own = static_cast<int>(id);
   }
-  const bool is_padding = t >= args.tokens.m || args.tokens.sequences[t] < 0;
+  return own;
+}
+
+// As sum1(), but nearly all splits are read before the first is added: a round trip to memory costs
+// more than the sum.
+__device__ __forceinline__ float sum_at_once(const DeviceSums& sums,
+                                             int64_t split_stride,
+                                             int64_t index) {
+  constexpr int kBatch = 16;
+  float total = 0;
+  for (int first = 0; first < sums.splits; first += kBatch) {
+    float values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < sums.splits) {
+        values[i] = __ldcg(sums.data + (first + i) * split_stride + index);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i == 0) {
+        total = values[0];
+      } else if (first + i < sums.splits) {
+        total += values[i];
+      }
+    }
+  }
+  return total;
+}
+
+// One warp per 128 columns of the shared expert's row. Bytes: 8 splits per value and the forms.
+template <bool kVectors>
+__device__ __forceinline__ void activate(const DeviceSwiglu& args, int item, float limit) {
+  const auto groups = static_cast<int>((args.n + kGroup - 1) / kGroup);
+  const int64_t t = item / groups, group = item % groups;
+  if (t >= args.m) return;
+  const int64_t split_stride = 2 * args.m * args.n;
+  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
+  const float4 gate = sum4<kVectors>(args.x, split_stride, 2 * t * args.n + column, left);
+  const float4 up = sum4<kVectors>(args.x, split_stride, (2 * t + 1) * args.n + column, left);
+  write_group<kVectors>(args.y,
+                        args.m,
+                        args.n,
+                        t,
+                        group,
+                        {swiglu(gate.x, up.x, limit),
+                         swiglu(gate.y, up.y, limit),
+                         swiglu(gate.z, up.z, limit),
+                         swiglu(gate.w, up.w, limit)});
+}
+
+// Blocks of their own for the shared expert. Otherwise one block per token, one thread per expert;
+// the first warp chooses.
+template <int kValues, bool kVectors>
+__global__ void __launch_bounds__(kValues * 32)
+    select_experts(const DeviceSelectExpertsArgs args, float limit) {
+  launch_dependents();
+  if (blockIdx.x >= args.tokens.m) {
+    wait_for_predecessors();
+    const int block = blockIdx.x - args.tokens.m;
+    activate<kVectors>(args.shared, block * kValues + threadIdx.x / 32, limit);
+    return;
+  }
+  constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
+  __shared__ float scores[kValues * 32];
+  __shared__ uint32_t candidates[kValues * 32];
+  const int64_t t = blockIdx.x;
+  const int expert = threadIdx.x, lane = threadIdx.x % 32;
+  const bool is_scored = !args.reuse_ids && args.token_to_experts == nullptr;
+  const bool has_expert = expert < args.num_experts;
+  const float bias = is_scored && args.bias != nullptr && has_expert ? args.bias[expert] : 0.0f;
+  const bool is_padding = args.tokens.sequences[t] < 0;
   wait_for_predecessors();
-  if (t >= args.tokens.m) return;
   int* const ids = args.ids + t * args.choices;
   float* const weights = args.weights + t * args.choices;
   if (is_padding) {
-    if (lane < args.choices) {
-      ids[lane] = -1;
-      weights[lane] = 0;
+    if (threadIdx.x < args.choices) {
+      ids[threadIdx.x] = -1;
+      weights[threadIdx.x] = 0;
     }
     return;
   }
-  const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.num_experts;
-  float logits[kValues];
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const int id = lane + 32 * i;
-    if (id < args.num_experts) logits[i] = __ldcg(args.logits.data + t * args.num_experts + id);
+  int given = 0;
+  if (!is_scored && threadIdx.x < args.choices) {
+    given = args.reuse_ids
+                ? ids[lane]
+                : args.token_to_experts[static_cast<int64_t>(__ldcg(args.tokens.ids + t)) *
+                                            args.choices +
+                                        lane];
   }
-  for (int split = 1; split < args.logits.splits; ++split) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      const int id = lane + 32 * i;
-      if (id < args.num_experts) {
-        logits[i] += __ldcg(args.logits.data + split * split_stride + t * args.num_experts + id);
-      }
-    }
+  uint32_t own_candidate = 0;
+  if (has_expert) {
+    const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.num_experts;
+    const float score =
+        score_of(sum_at_once(args.logits, split_stride, t * args.num_experts + expert));
+    scores[expert] = score;
+    own_candidate = candidate(score + bias);
   }
-  uint32_t candidates[kValues];
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const int id = lane + 32 * i;
-    candidates[i] = 0;
-    if (id >= args.num_experts) continue;
-    const float score = score_of(logits[i]);
-    own_scores[id] = score;
-    candidates[i] = candidate(score + bias[i]);
-  }
-  __syncwarp();
-  int own = 0;
-  if (!is_scored) {
-    const int* const given =
-        args.reuse_ids ? ids
-                       : args.token_to_experts +
-                             static_cast<int64_t>(__ldcg(args.tokens.ids + t)) * args.choices;
-    if (lane < args.choices) own = given[lane];
-  } else {
-    for (int j = 0; j < args.choices; ++j) {
-      uint32_t best = 0;
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) best = max(best, candidates[i]);
-      best = __reduce_max_sync(~0U, best);
-      uint32_t id = ~0U;  // the lowest with that value
-#pragma unroll
-      for (int i = kValues - 1; i >= 0; --i) {
-        if (candidates[i] == best) id = lane + 32 * i;
-      }
-      id = __reduce_min_sync(~0U, id);
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if (lane + 32 * i == id) candidates[i] = 0;
-      }
-      if (lane == j) own = static_cast<int>(id);
-    }
-  }
-  const float score = lane < args.choices ? own_scores[own] : 0.0f;
+  candidates[expert] = own_candidate;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  const int own = is_scored ? choose_best<kValues>(candidates, args.choices) : given;
+  const float score = lane < args.choices ? scores[own] : 0.0f;
   float sum = kMinSum;
   for (int j = 0; j < args.choices; ++j) sum += __shfl_sync(~0U, score, j);
   if (lane >= args.choices) return;
@@ -146,8 +190,10 @@ __device__ Prefix block_prefix(int value) {
 
 // One block. Every warp counts the experts of its share of the pairs; thread e then knows where
 // expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
-// at a time. Shares and pairs keep their order, so that threads may meet in any.
+// at a time. Shares and pairs keep their order, so that threads may meet in any. Ids are read
+// kIdBatch at a time: what takes time is the way to memory.
 constexpr int kCountBytes = 40 << 10;
+constexpr int kIdBatch = 8;
 __global__ void __launch_bounds__(1024)
     make_slots(const DeviceMakeSlotsArgs args, int num_counters) {
   launch_dependents();
@@ -160,13 +206,24 @@ __global__ void __launch_bounds__(1024)
   for (int i = threadIdx.x; i < num_counters * num_experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   wait_for_predecessors();
-  const auto id_of = [&](int pair) {
-    const int id = pair < end ? __ldcg(args.ids + pair) : -1;
-    return id < num_experts ? id : -1;
+  const auto read_ids = [&](int first, int(&ids)[kIdBatch]) {
+#pragma unroll
+    for (int i = 0; i < kIdBatch; ++i) {
+      const int pair = first + 32 * i + lane;
+      ids[i] = pair < end ? __ldcg(args.ids + pair) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kIdBatch; ++i) {
+      if (ids[i] >= num_experts) ids[i] = -1;
+    }
   };
-  for (int pair = begin + lane; counts_pairs && pair < end; pair += 32) {
-    const int id = id_of(pair);
-    if (id >= 0) atomicAdd(counts + warp * num_experts + id, 1);
+  int ids[kIdBatch];
+  for (int first = begin; counts_pairs && first < end; first += 32 * kIdBatch) {
+    read_ids(first, ids);
+#pragma unroll
+    for (int i = 0; i < kIdBatch; ++i) {
+      if (ids[i] >= 0) atomicAdd(counts + warp * num_experts + ids[i], 1);
+    }
   }
   __syncthreads();
   int num_members = 0;
@@ -190,59 +247,33 @@ __global__ void __launch_bounds__(1024)
     }
   }
   __syncthreads();
-  for (int first = begin; counts_pairs && first < end; first += 32) {
-    const int id = id_of(first + lane);
+  const auto place_pair = [&](int pair, int id) {
     const uint32_t same = __match_any_sync(~0U, id);
     const int before = __popc(same & ((1U << lane) - 1));
     int place = 0;
     if (id >= 0) place = counts[warp * num_experts + id] + before;
     __syncwarp();
     if (id >= 0) {
-      args.pairs[place] = first + lane;
+      args.pairs[place] = pair;
       if (before == 0) counts[warp * num_experts + id] = place + __popc(same);
     }
     __syncwarp();
+  };
+  for (int first = begin; counts_pairs && first < end; first += 32 * kIdBatch) {
+    if (share > 32 * kIdBatch) read_ids(first, ids);  // else they are still there
+#pragma unroll
+    for (int i = 0; i < kIdBatch; ++i) {
+      if (first + 32 * i < end) place_pair(first + 32 * i + lane, ids[i]);
+    }
   }
 }
 
-// --- SwiGLU and forms ---
+// --- forms ---
 
 constexpr int kRowWarps = 4;
 
-// One warp per kItems groups of 128 columns of a row, `items` of them a row. Bytes: 8 splits per
-// value and the forms.
-template <bool kVectors, int kItems>
-__global__ void __launch_bounds__(kRowWarps * 32)
-    activate(const DeviceSwigluArgs args, int items, float limit) {
-  launch_dependents();
-  wait_for_predecessors();
-  const auto item = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
-  const int64_t t = item / items, first = item % items * kItems;
-  if (t >= args.m) return;
-  const int64_t split_stride = 2 * args.m * args.n;
-  float4 gate[kItems], up[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int64_t column = (first + i) * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
-    gate[i] = sum4<kVectors>(args.x, split_stride, 2 * t * args.n + column, left);
-    up[i] = sum4<kVectors>(args.x, split_stride, (2 * t + 1) * args.n + column, left);
-  }
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if ((first + i) * kGroup >= args.n) return;
-    write_group<kVectors>(args.y,
-                          args.m,
-                          args.n,
-                          t,
-                          first + i,
-                          {swiglu(gate[i].x, up[i].x, limit),
-                           swiglu(gate[i].y, up[i].y, limit),
-                           swiglu(gate[i].z, up[i].z, limit),
-                           swiglu(gate[i].w, up[i].w, limit)});
-  }
-}
-
-// The same division. Bytes: 2, or 4 splits, per value and the forms.
+// One warp per kItems groups of 128 columns of a row, `items` of them a row. Bytes: 2, or 4 splits,
+// per value and the forms.
 template <bool kVectors, int kItems>
 __global__ void __launch_bounds__(kRowWarps * 32)
     quantize(const DeviceQuantizeArgs args, int items) {
@@ -285,12 +316,21 @@ LaunchShape row_shape(int64_t m, int64_t k, bool is_dependent) {
 
 Result<void> launch_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream) {
   DCHECK(args.num_experts <= 512 && args.choices <= kMaxChoices) << args.num_experts;
-  return launch_kernel(args.num_experts <= 256 ? &select_experts<8> : &select_experts<16>,
-                       {.grid = static_cast<uint32_t>(ceil_div(args.tokens.m, kSelectWarps)),
-                        .block = kSelectWarps * 32,
+  const DeviceSwiglu& shared = args.shared;
+  const bool is_vector = has_vectors(shared.x.data, shared.n) && has_vectors(shared.y, shared.n);
+  const bool is_small = args.num_experts <= 256;
+  const int32_t warps = is_small ? 8 : 16;
+  const int64_t shared_blocks = ceil_div(shared.m * ceil_div(shared.n, kGroup), warps);
+  auto* const kernel = is_small
+                           ? (is_vector ? &select_experts<8, true> : &select_experts<8, false>)
+                           : (is_vector ? &select_experts<16, true> : &select_experts<16, false>);
+  return launch_kernel(kernel,
+                       {.grid = static_cast<uint32_t>(args.tokens.m + shared_blocks),
+                        .block = static_cast<uint32_t>(warps * 32),
                         .is_dependent = args.is_dependent},
                        stream,
-                       args);
+                       args,
+                       shared.limit > 0 ? shared.limit : INFINITY);
 }
 
 Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
@@ -306,20 +346,6 @@ Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::S
                        stream,
                        args,
                        counters);
-}
-
-Result<void> launch_swiglu(const DeviceSwigluArgs& args, device::Stream& stream) {
-  const bool is_vector = has_vectors(args.x.data, args.n) && has_vectors(args.y, args.n);
-  auto* const kernel =
-      is_few(args.m, args.n)
-          ? (is_vector ? &activate<true, 1> : &activate<false, 1>)
-          : (is_vector ? &activate<true, kManyItems> : &activate<false, kManyItems>);
-  return launch_kernel(kernel,
-                       row_shape(args.m, args.n, args.is_dependent),
-                       stream,
-                       args,
-                       items_of_row(args.m, args.n),
-                       args.limit > 0 ? args.limit : INFINITY);
 }
 
 Result<void> launch_quantize(const DeviceQuantizeArgs& args, device::Stream& stream) {

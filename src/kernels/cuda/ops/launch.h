@@ -27,7 +27,6 @@ Result<void> launch_attended(const DeviceAttendedArgs& args, device::Stream& str
 // Limits: at most 512 experts and 32 choices; slots of at most 1024 experts.
 Result<void> launch_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream);
 Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream);
-Result<void> launch_swiglu(const DeviceSwigluArgs& args, device::Stream& stream);
 Result<void> launch_quantize(const DeviceQuantizeArgs& args, device::Stream& stream);
 
 Result<void> launch_sample(const DeviceSampleArgs& args, device::Stream& stream);

@@ -37,7 +37,6 @@ constexpr KernelInfo kTable[] = {
     row("attended.cuda.simt", Op::kAttended, {.k_multiple = 4}),
     row("select_experts.cuda.simt", Op::kSelectExperts, {.k_max = 512}),
     row("make_slots.cuda.simt", Op::kMakeSlots, {.k_max = 1024}),
-    row("swiglu.cuda.simt", Op::kSwiglu),
     row("quantize.cuda.simt", Op::kQuantize),
     row("sample.cuda.simt", Op::kSample),
 };

@@ -10,13 +10,16 @@ using kernels::ActivationForm;
 using kernels::DeviceSums;
 using layers::FormSet;
 
+// The choice of experts, and the shared expert up to its second product.
 Result<void> choose_experts(const Pass& pass,
                             const MoeWeights& weights,
                             int32_t layer,
                             const Rows& rows) {
   const Workspace& ws = pass.ws;
-  TRY_ASSIGN(const DeviceSums logits,
-             weights.gate.launch(ws.x, rows.m(), ws.router, pass.stream()));
+  const int32_t m = rows.m();
+  TRY_ASSIGN(const DeviceSums logits, weights.gate.launch(ws.x, m, ws.router, pass.stream()));
+  TRY_ASSIGN(const DeviceSums gate_up,
+             weights.shared_w13.launch(ws.x, m, ws.shared_sums, pass.stream()));
   kernels::DeviceSelectExpertsArgs args{
       .logits = logits,
       .tokens = rows.lists.tokens,
@@ -28,28 +31,18 @@ Result<void> choose_experts(const Pass& pass,
       .ids = ws.expert_ids,
       .weights = ws.expert_weights,
       .is_dependent = true};
-  TRY(pass.ops.select_experts.launch(args, pass.stream()));
-  if (!pass.has_decisions()) return {};
-  TRY_ASSIGN(args.reuse_ids, settle_experts(pass, layer, rows, ws.expert_ids));
-  if (!args.reuse_ids) return {};
-  return pass.ops.select_experts.launch(args, pass.stream());
-}
-
-Result<DeviceSums> run_shared(const Pass& pass, const MoeWeights& weights, int32_t m) {
-  const Workspace& ws = pass.ws;
+  if (pass.has_decisions()) {
+    TRY(pass.ops.select_experts.launch(args, pass.stream()));
+    TRY_ASSIGN(args.reuse_ids, settle_experts(pass, layer, rows, ws.expert_ids));
+  }
   FormSet forms;
   forms.add(weights.shared_w2.form(m));
-  TRY_ASSIGN(const DeviceSums gate_up,
-             weights.shared_w13.launch(ws.x, m, ws.shared_sums, pass.stream()));
-  TRY(pass.ops.swiglu.launch(
-      kernels::DeviceSwigluArgs{.x = gate_up,
-                                .m = m,
-                                .n = weights.shared_w2.k(),
-                                .limit = static_cast<float>(pass.config.swiglu_limit),
-                                .y = forms.select(ws.shared),
-                                .is_dependent = true},
-      pass.stream()));
-  return weights.shared_w2.launch(ws.shared, m, ws.shared_y, pass.stream());
+  args.shared = {.x = gate_up,
+                 .m = m,
+                 .n = weights.shared_w2.k(),
+                 .limit = static_cast<float>(pass.config.swiglu_limit),
+                 .y = forms.select(ws.shared)};
+  return pass.ops.select_experts.launch(args, pass.stream());
 }
 
 // The choices grouped as `experts` want them. One token's are slots as they are.
@@ -87,15 +80,18 @@ Result<void> run_routed(const Pass& pass,
                         const kernels::ExpertSlots& down_slots) {
   const Workspace& ws = pass.ws;
   const int32_t choices = pass.config.num_experts_per_tok;
-  TRY(weights.w13.launch({.x = ws.x,
-                          .pairs_per_row = choices,
-                          .slots = up_slots,
-                          .swiglu = true,
-                          .limit = static_cast<float>(pass.config.swiglu_limit),
-                          .pair_weights = ws.expert_weights,
-                          .y = ws.activated.bf16},
-                         m,
-                         pass.stream()));
+  kernels::DeviceGroupedMatMulArgs up{.x = ws.x,
+                                      .pairs_per_row = choices,
+                                      .slots = up_slots,
+                                      .swiglu = true,
+                                      .limit = static_cast<float>(pass.config.swiglu_limit),
+                                      .pair_weights = ws.expert_weights,
+                                      .y = ws.activated.bf16};
+  if (weights.w13.joins(weights.w2, m, up_slots.rows)) {
+    up.down = {.weight = &weights.w2.weight(), .y = ws.pairs, .counters = ws.expert_counters};
+    return weights.w13.launch(up, m, pass.stream());
+  }
+  TRY(weights.w13.launch(up, m, pass.stream()));
   FormSet forms;
   forms.add(weights.w2.form(m));
   if (!forms.has(ActivationForm::kBf16)) {
@@ -138,7 +134,8 @@ Result<DeviceSums> run_experts(const Pass& pass,
   if (down_rows != up_rows) {
     TRY_ASSIGN(down, make_slots(pass, down_rows, m, pass.ws.slots[1]));
   }
-  TRY_ASSIGN(const DeviceSums shared, run_shared(pass, weights, m));
+  TRY_ASSIGN(const DeviceSums shared,
+             weights.shared_w2.launch(pass.ws.shared, m, pass.ws.shared_y, pass.stream()));
   TRY(run_routed(pass, weights, m, up, down));
   return shared;
 }

@@ -15,14 +15,15 @@ std::vector<OpProblem> op_problems(const Config& config, const Numerics& numeric
   const auto add =
       [&](std::string_view module, kernels::Route Ops::*route, Op op, int64_t n, int64_t k) {
         const bool reads_keys = op == Op::kSparseAttention || op == Op::kIndexerScore;
-        all.push_back({.module = module,
-                       .problem = {.op = op,
-                                   .activation = kernels::Activation::kBf16,
-                                   .keys = reads_keys ? keys : kernels::KeyForm::kPlain,
-                                   .needs_clamp = op == Op::kSwiglu && config.swiglu_limit > 0,
-                                   .n = n,
-                                   .k = k},
-                       .route = route});
+        all.push_back(
+            {.module = module,
+             .problem = {.op = op,
+                         .activation = kernels::Activation::kBf16,
+                         .keys = reads_keys ? keys : kernels::KeyForm::kPlain,
+                         .needs_clamp = op == Op::kSelectExperts && config.swiglu_limit > 0,
+                         .n = n,
+                         .k = k},
+             .route = route});
       };
   add("plan", &Ops::plan, Op::kPlan, config.sliding_window, config.sliding_window);
   add("copy_rows", &Ops::copy_rows, Op::kCopyRows, head, head);
@@ -50,11 +51,6 @@ std::vector<OpProblem> op_problems(const Config& config, const Numerics& numeric
       Op::kSelectExperts,
       config.n_routed_experts,
       config.n_routed_experts);
-  add("swiglu",
-      &Ops::swiglu,
-      Op::kSwiglu,
-      config.moe_intermediate_size,
-      config.moe_intermediate_size);
   add("quantize", &Ops::quantize, Op::kQuantize, hidden, hidden);
   add("rms_norm", &Ops::rms_norm, Op::kRmsNorm, hidden, hidden);
   add("join_mtp", &Ops::join_mtp, Op::kJoinMtp, streams, hidden);

@@ -27,7 +27,6 @@ struct Ops {
   kernels::Route indexer_score;
   kernels::Route top_k;
   kernels::Route select_experts;
-  kernels::Route swiglu;
   kernels::Route quantize;
   kernels::Route rms_norm;
   kernels::Route join_mtp;

@@ -34,11 +34,12 @@ struct Workspace {
   int32_t max_rows_128 = 0;
   const int32_t* no_counts = nullptr;  // [T] zeros: layers without entries
 
-  float* streams = nullptr;    // [T, M * D]
-  float* partials = nullptr;   // [T, parts, 2 M + M * M + 1]
-  float* post = nullptr;       // [T, M]
-  float* comb = nullptr;       // [T, M * M]
-  kernels::ActivationForms x;  // [T, D]
+  float* streams = nullptr;            // [T, M * D]
+  float* partials = nullptr;           // [T, parts, 2 M + M * M + 1]
+  float* post = nullptr;               // [T, M]
+  float* comb = nullptr;               // [T, M * M]
+  kernels::ActivationForms x;          // [T, D]
+  int32_t* expert_counters = nullptr;  // [k + 1] of kernels::DeviceDownProduct
 
   // Attention. Shares memory with the experts.
   float* qr_kv = nullptr;             // sums of q_lora_rank + d

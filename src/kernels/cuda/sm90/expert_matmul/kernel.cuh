@@ -6,19 +6,14 @@
 // weight stages of its own, which one lane of the producer warp keeps flowing by bulk copies;
 // decoded codes stay in registers (formats.cuh).
 //
-// With several rows per slot, the warpgroups of a block work on different panels, each over all of
-// k. With one row there are too few panels for that: the warpgroups share a panel, each with a
-// quarter of k. In both cases a sum is that of the quarters in ascending order, so that its bits do
-// not depend on the slots' rows.
-//
-// One row per slot needs its own bytes only: the other columns of a core matrix overlap with what
-// comes next.
+// The warpgroups of a block work on different panels, each over all of k. A sum is that of the
+// quarters of k in ascending order, which one_row_kernel.cuh gives to different warpgroups: its
+// bits do not depend on the slots' rows.
 //
 // Bytes: 0.53 (MXFP4) or 0.56 per weight of each distinct expert, read once per slot. FLOPs: 2 n k
 // per pair.
 #pragma once
 
-#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
 namespace nibble::kernels::cuda {
@@ -28,23 +23,19 @@ inline constexpr int kMaxRingSlots = 8;
 // How a launch with slots of kRows is laid out.
 template <class Panels, int kRows>
 struct ExpertMatMulLayout {
-  static constexpr bool kSplitsK = kRows == 1;
-  static constexpr int kWarpgroups = kParts;
-  static constexpr int kRoundPanels = kSplitsK ? 1 : kWarpgroups;  // at a time
-  static constexpr int kThreads = kWarpgroups * 128;               // of the consumers
-  // A producer warp; four where consumers take over registers, which whole warpgroups give.
-  static constexpr int kProducers = kSplitsK ? 32 : 128;
-  static constexpr int kColumns = columns_of(kRows);
-  static constexpr int kAccumulators = kColumns / 2;
+  static constexpr int kWarpgroups = 4;
+  static constexpr int kRoundPanels = kWarpgroups;    // at a time
+  static constexpr int kThreads = kWarpgroups * 128;  // of the consumers
+  // Four producer warps: consumers take over registers, which whole warpgroups give.
+  static constexpr int kProducers = 128;
+  static constexpr int kAccumulators = kRows / 2;
   static constexpr int kStageBytes = 4 * Panels::kSlabBytes;
-  // Shared memory of a block: rings, partial sums, zeros, activations, zeros (which also take the
-  // overlap of one row's last core matrix), scales.
-  static constexpr int kPartialBytes = kSplitsK ? kParts * kParts * 128 * kAccumulators * 4 : 0;
-  static constexpr int kZeroBytes = Panels::kNeedsZeros || kRows < 8 ? kColumns * 16 : 0;
+  // Shared memory of a block: rings, zeros, activations, zeros, scales.
+  static constexpr int kZeroBytes = Panels::kNeedsZeros ? kRows * 16 : 0;
   static constexpr int kTileStride = kRows * 16;  // bytes of 16 k of all rows
 
   __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return kPartialBytes + 2 * kZeroBytes + k * kRows + k / 128 * kRows * 4;
+    return 2 * kZeroBytes + k * kRows + k / 128 * kRows * 4;
   }
 };
 
@@ -85,8 +76,7 @@ __device__ __forceinline__ PanelRound take_round(PanelRounds<kRoundPanels>& roun
   return {slot, panel, count};
 }
 
-// Feeds the ring of warpgroup `group`; one thread each. Slots of one row may have no expert, others
-// always have one.
+// Feeds the ring of warpgroup `group`; one thread each.
 template <class Panels, int kRows>
 __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
                                                int group,
@@ -98,20 +88,16 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
   constexpr int kStageBytes = Layout::kStageBytes;
   const int panels = params.n / 64, stages = params.k / kStageK;
   const uint64_t policy = evict_first_policy();
-  if (!params.slots_are_ready) wait_for_predecessors();
+  wait_for_predecessors();
   // The first slot of this block if no slot is empty: read beside the count, which is a round trip
   // to memory saved whenever the guess is right.
   const int guess = PanelRounds<Layout::kRoundPanels>(params.max_slots, panels).next / panels;
   int next_expert = guess < params.max_slots ? __ldcg(params.slot_experts + guess) : -1;
-  const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
-  PanelRounds<Layout::kRoundPanels> rounds(num_slots, panels);
+  PanelRounds<Layout::kRoundPanels> rounds(__ldcg(params.slot_count), panels);
   if (rounds.next == rounds.end) return;
   if (rounds.next / panels != guess) {
     next_expert = __ldcg(params.slot_experts + rounds.next / panels);
   }
-  // Of k: this warpgroup's part, or all.
-  const int begin = Layout::kSplitsK ? part_begin(stages, group) : 0;
-  const int count = (Layout::kSplitsK ? part_begin(stages, group + 1) : stages) - begin;
   int slot = 0, loaded_slot = -1, expert = -1;
   uint32_t parity = 1;
   while (rounds.next < rounds.end) {
@@ -123,13 +109,11 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
         next_expert = __ldcg(params.slot_experts + round.slot + 1);
       }
     }
-    if (kRows == 1 && expert < 0) continue;
-    if (!Layout::kSplitsK && group >= round.count) continue;
-    const int panel = Layout::kSplitsK ? round.panel : round.panel + group;
+    if (group >= round.count) continue;
     const uint8_t* source =
         params.weights +
-        ((static_cast<size_t>(expert) * panels + panel) * stages + begin) * kStageBytes;
-    for (int stage = 0; stage < count; ++stage, source += kStageBytes) {
+        (static_cast<size_t>(expert) * panels + round.panel + group) * stages * kStageBytes;
+    for (int stage = 0; stage < stages; ++stage, source += kStageBytes) {
       barrier_wait(empty + 8 * slot, parity);
       barrier_arrive_expect(full + 8 * slot, kStageBytes);
       bulk_copy_to_shared(ring + slot * kStageBytes, source, kStageBytes, full + 8 * slot, policy);
@@ -144,7 +128,7 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
 // What a thread needs of a slot.
 template <int kRows>
 struct SlotRows {
-  static constexpr int kColumns = columns_of(kRows) / 4;  // of this thread
+  static constexpr int kColumns = kRows / 4;  // of this thread
   int expert;
   int row_pair;         // of the row whose activations this thread copies
   int pairs[kColumns];  // of columns 2t, 2t + 1 of each tile; -1: none
@@ -152,19 +136,13 @@ struct SlotRows {
 
   __device__ __forceinline__ void read(const ExpertMatMulParams& params, int slot, int t) {
     expert = __ldcg(params.slot_experts + slot);
-    if constexpr (kRows == 1) {
-      row_pair = slot;
-      pairs[0] = t == 0 ? slot : -1;
-      pairs[1] = -1;
-    } else {
-      const int* const slot_pairs = params.slot_pairs + slot * kRows;
-      row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
+    const int* const slot_pairs = params.slot_pairs + slot * kRows;
+    row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
 #pragma unroll
-      for (int tile = 0; tile < kColumns / 2; ++tile) {
-        const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
-        pairs[tile * 2] = two.x;
-        pairs[tile * 2 + 1] = two.y;
-      }
+    for (int tile = 0; tile < kColumns / 2; ++tile) {
+      const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
+      pairs[tile * 2] = two.x;
+      pairs[tile * 2 + 1] = two.y;
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -197,63 +175,6 @@ __device__ __forceinline__ void load_activations(const ExpertMatMulParams& param
   }
 }
 
-// The same for one row of bf16, which it quantises. Each warp takes 128 values at a time.
-template <int kThreads>
-__device__ __forceinline__ void quantize_activations(const ExpertMatMulParams& params,
-                                                     int x_row,
-                                                     uint8_t* activations,
-                                                     float* scales) {
-  const int lane = threadIdx.x % 32, groups = params.k / 128;
-  const auto* const source =
-      reinterpret_cast<const uint2*>(params.x_bf16 + static_cast<size_t>(x_row) * params.k);
-#pragma unroll 2
-  for (int group = threadIdx.x / 32; group < groups; group += kThreads / 32) {
-    const uint2 packed = __ldcg(source + group * 32 + lane);
-    const float v[4] = {__uint_as_float(packed.x << 16),
-                        __uint_as_float(packed.x & 0xFFFF0000U),
-                        __uint_as_float(packed.y << 16),
-                        __uint_as_float(packed.y & 0xFFFF0000U)};
-    const float amax =
-        warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
-    const uint32_t exponent = e4m3_scale_exponent(amax);
-    reinterpret_cast<uint32_t*>(activations)[group * 32 + lane] =
-        to_e4m3x4(v, inverse_power_of_two(exponent));
-    if (lane == 0) scales[group] = power_of_two(exponent);
-  }
-}
-
-// Adds the parts of a panel that the warpgroups made, in order; true for the one that then has the
-// sum. They take turns from panel to panel.
-template <int kAccumulators>
-__device__ __forceinline__ bool add_parts(float* partials,
-                                          int group,
-                                          int made_panels,
-                                          float (&sum)[kAccumulators]) {
-  constexpr int kThreads = kParts * 128;
-  const int reducer = made_panels % kParts, thread = threadIdx.x % 128;
-  float* const parts = partials + (reducer * kParts * 128 + thread) * kAccumulators;
-  if (group != reducer) {
-    float* const own = parts + group * 128 * kAccumulators;
-#pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      *reinterpret_cast<float4*>(own + i) = {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]};
-    }
-    named_barrier_arrive(1 + reducer, kThreads);
-    return false;
-  }
-  named_barrier_sync(1 + reducer, kThreads);
-  float all[kAccumulators] = {};
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    const float* const theirs = parts + part * 128 * kAccumulators;
-#pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) all[i] += part == reducer ? sum[i] : theirs[i];
-  }
-#pragma unroll
-  for (int i = 0; i < kAccumulators; ++i) sum[i] = all[i];
-  return true;
-}
-
 // Block: the consumers, then the producers.
 template <class Panels, int kRows>
 __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
@@ -268,8 +189,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   __shared__ __align__(8) uint64_t barriers[2 * kWarpgroups * kMaxRingSlots];
   __shared__ uint4 tables;
   const int ring_bytes = num_ring_slots * Layout::kStageBytes;
-  float* const partials = reinterpret_cast<float*>(memory + kWarpgroups * ring_bytes);
-  uint8_t* const first_zeros = reinterpret_cast<uint8_t*>(partials) + Layout::kPartialBytes;
+  uint8_t* const first_zeros = memory + kWarpgroups * ring_bytes;
   uint8_t* const activations = first_zeros + Layout::kZeroBytes;
   uint8_t* const last_zeros = activations + params.k * kRows;
   float* const scales = reinterpret_cast<float*>(last_zeros + Layout::kZeroBytes);
@@ -292,14 +212,13 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     }
     fence_async_proxy();
   }
-  // With one row, the next launch may take the slots for ready: it must not come before the wait.
-  if constexpr (kRows != 1) launch_dependents();
+  launch_dependents();
   __syncthreads();
 
   if (warp >= kWarpgroups * 4) {
-    if constexpr (!Layout::kSplitsK) give_registers_back<24>();
-    const int group = Layout::kSplitsK ? lane : warp - kWarpgroups * 4;
-    if (Layout::kSplitsK ? lane < kWarpgroups : lane == 0) {
+    give_registers_back<24>();
+    const int group = warp - kWarpgroups * 4;
+    if (lane == 0) {
       produce_stages<Panels, kRows>(params,
                                     group,
                                     shared_address(memory) + group * ring_bytes,
@@ -309,7 +228,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     }
     return;
   }
-  if constexpr (!Layout::kSplitsK) take_registers<112>();
+  take_registers<112>();
 
   const int group = warp / 4, warp_in_group = warp % 4;
   StageRing ring{.stages = memory + group * ring_bytes + warp_in_group * Panels::kSlabBytes,
@@ -332,46 +251,30 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
       .scales = scales,
       .tables = &tables};
   wait_for_predecessors();
-  if constexpr (kRows == 1) launch_dependents();
 
   const int panels = params.n / 64, stages = params.k / kStageK;
-  const int num_slots = kRows == 1 ? params.max_slots : __ldcg(params.slot_count);
-  PanelRounds<Layout::kRoundPanels> rounds(num_slots, panels);
+  PanelRounds<Layout::kRoundPanels> rounds(__ldcg(params.slot_count), panels);
   SlotRows<kRows> slot{};
-  int loaded_slot = -1, loaded_row = -2, made_panels = 0;
+  int loaded_slot = -1;
   while (rounds.next < rounds.end) {
     const PanelRound round = take_round(rounds);
     if (round.slot != loaded_slot) {
       slot.read(params, round.slot, t);
       loaded_slot = round.slot;
       const int x_row = slot.row_pair < 0 ? -1 : slot.row_pair / params.pairs_per_row;
-      // Everybody is done with the rows before; one token's slots share them all.
-      if (named_barrier_or(kConsumers, kThreads, x_row != loaded_row)) {
-        if (kRows == 1 && params.x_bf16 != nullptr) {
-          quantize_activations<kThreads>(params, x_row, activations, scales);
-        } else {
-          load_activations<kRows, kThreads>(params, x_row, activations, scales);
-        }
-        fence_async_proxy();
-        named_barrier_sync(kConsumers, kThreads);
-      }
-      loaded_row = x_row;
+      named_barrier_sync(kConsumers, kThreads);  // everybody is done with the rows before
+      load_activations<kRows, kThreads>(params, x_row, activations, scales);
+      fence_async_proxy();
+      named_barrier_sync(kConsumers, kThreads);
     }
-    if (kRows == 1 && slot.expert < 0) continue;
-    if (!Layout::kSplitsK && group >= round.count) continue;
-    const int panel = Layout::kSplitsK ? round.panel : round.panel + group;
+    if (group >= round.count) continue;
+    const int panel = round.panel + group;
     const int slab = panel * 4 + warp_in_group;
     const float* const multipliers =
         params.row_multipliers + static_cast<size_t>(slot.expert) * params.n + slab * 16;
     const float top = __ldg(multipliers + g), bottom = __ldg(multipliers + g + 8);
     float acc[kAccumulators] = {};
-    if constexpr (Layout::kSplitsK) {
-      Panels::template multiply<kRows>(
-          ring, rows, part_begin(stages, group), part_begin(stages, group + 1), stages, lane, acc);
-      if (!add_parts(partials, group, made_panels++, acc)) continue;
-    } else {
-      Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
-    }
+    Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
 #pragma unroll
     for (int i = 0; i < kAccumulators / 2; ++i) {
       const int column = i / 2 * 4 + i % 2;

@@ -9,7 +9,8 @@
 namespace nibble::kernels::cuda {
 
 // Rows per slot that the kernels for few rows are compiled for. One is for a single token, whose
-// experts are all different; it reads x.bf16, where that is not null, and quantises it.
+// experts are all different; it reads x.bf16, where that is not null, and quantises it, and takes
+// DeviceGroupedMatMulArgs::down.
 inline constexpr int32_t kOneSlotRow = 1;
 inline constexpr int32_t kSmallSlotRows = 8;
 inline constexpr int32_t kLargeSlotRows = 16;

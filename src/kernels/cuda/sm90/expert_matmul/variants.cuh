@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/sm90/expert_matmul/kernel.cuh"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/cuda/sm90/expert_matmul/one_row_kernel.cuh"
 #include "kernels/panel64.h"
 
 namespace nibble::kernels::cuda {
@@ -35,17 +36,57 @@ inline ExpertMatMulParams expert_params(const DeviceGroupedMatMulArgs& args) {
           .k = static_cast<int>(weight.k)};
 }
 
+// Of 228 KB per multiprocessor: 1 KB per block is taken, the static arrays come on top.
+inline constexpr int32_t kExpertSharedBytes = 226 << 10;
+
+inline OneRowParams one_row_params(const DeviceGroupedMatMulArgs& args) {
+  OneRowParams params{
+      .products = {expert_params(args), {}}, .num_products = 1, .counters = args.down.counters};
+  if (args.down.weight == nullptr) return params;
+  DCHECK(args.swiglu && args.down.counters != nullptr);
+  DeviceGroupedMatMulArgs down = args;
+  down.x = {.bf16 = args.y};
+  down.pairs_per_row = 1;
+  down.weight = args.down.weight;
+  down.swiglu = false;
+  down.pair_weights = nullptr;
+  down.y = args.down.y;
+  params.products[1] = expert_params(down);
+  params.num_products = 2;
+  return params;
+}
+
+template <class Panels, int kWarpgroups>
+Result<void> launch_one_row(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
+  using Layout = OneRowLayout<Panels, kWarpgroups>;
+  // What reads of a few bytes wait for: everything that was asked for before them.
+  constexpr int32_t kMostRingSlots = 3;
+  const OneRowParams params = one_row_params(args);
+  const int32_t max_k = std::max(params.products[0].k, params.products[1].k);
+  const int32_t fixed = Layout::fixed_bytes(max_k);
+  const int32_t part_slots = (kExpertSharedBytes - fixed) / (kWarpgroups * Layout::kStageBytes);
+  const int32_t ring_slots = std::min(kMostRingSlots, part_slots);
+  DCHECK(max_k <= kMaxK && ring_slots >= 2 && ring_slots <= Layout::kMaxRingSlots) << max_k;
+  DCHECK(args.slots.max_slots <= kMaxRowSlots) << args.slots.max_slots;
+  return launch_kernel(&one_row_expert_matmul<Panels, kWarpgroups>,
+                       {.grid = static_cast<uint32_t>(args.num_units),
+                        .block = Layout::kThreads + Layout::kProducers,
+                        .shared_bytes = ring_slots * kWarpgroups * Layout::kStageBytes + fixed,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       params,
+                       ring_slots);
+}
+
 template <class Panels, int kRows>
 Result<void> launch_rows(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   using Layout = ExpertMatMulLayout<Panels, kRows>;
-  // Of 228 KB per multiprocessor: 1 KB per block is taken, the static arrays come on top.
-  constexpr int32_t kSharedBytes = 226 << 10;
   // More in flight does not read faster.
   constexpr int32_t kMostRingSlots = 4;
   const ExpertMatMulParams params = expert_params(args);
   const int32_t fixed = Layout::fixed_bytes(params.k);
   const int32_t warpgroup_stages =
-      (kSharedBytes - fixed) / (Layout::kWarpgroups * Layout::kStageBytes);
+      (kExpertSharedBytes - fixed) / (Layout::kWarpgroups * Layout::kStageBytes);
   const int32_t ring_slots = std::min(kMostRingSlots, warpgroup_stages);
   DCHECK(params.k <= kMaxK && ring_slots >= 2 && ring_slots <= kMaxRingSlots) << params.k;
   return launch_kernel(
@@ -63,7 +104,7 @@ template <class Panels>
 Result<void> launch_format(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   switch (args.slots.rows) {
     case kOneSlotRow:
-      return launch_rows<Panels, kOneSlotRow>(args, stream);
+      return launch_one_row<Panels, 4>(args, stream);
     case kSmallSlotRows:
       return launch_rows<Panels, kSmallSlotRows>(args, stream);
     default:
