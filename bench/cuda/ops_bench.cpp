@@ -342,7 +342,7 @@ class Bench final {
     TRY(measure("embed", m, int64_t{m} * kHidden * (2 + 4 * kStreams), [&] {
       return launch_embed(embed, stream_);
     }));
-    if (m > 16) return {};
+    if (m > 64) return {};
     DeviceSampleArgs sample{.logits = {.data = memory_.floats(int64_t{m} * kVocab)},
                             .m = m,
                             .vocab = kVocab,
@@ -382,7 +382,7 @@ Result<void> run(std::vector<std::string> names) {
   Memory memory(std::move(buffer));
   TRY_ASSIGN(const Run run, Run::start(*device, memory.buffer(), std::move(names)));
   Bench bench(run, device->stream(), memory);
-  for (const int32_t tokens : {1, 4, 16, 1024}) TRY(bench.all(tokens));
+  for (const int32_t tokens : {1, 4, 16, 64, 256, 2048}) TRY(bench.all(tokens));
   return {};
 }
 

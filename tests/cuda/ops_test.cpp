@@ -374,7 +374,10 @@ TEST_F(CudaOps, StreamUpdate) {
                               UpdateCase{4096, 4, 17, 64, 6, 1},
                               UpdateCase{7168, 4, 2, 64, 6, 3},
                               UpdateCase{20, 2, 9, 3, 2, 1},
-                              UpdateCase{64, 3, 40, 1, 9, 1}}) {
+                              UpdateCase{64, 3, 40, 1, 9, 1},
+                              UpdateCase{44, 3, 300, 1, 9, 1},
+                              UpdateCase{2048, 4, 131, 32, 0, 2, true},
+                              UpdateCase{7168, 4, 130, 64, 6, 1}}) {
     SCOPED_TRACE(c.hidden);
     compare<DeviceStreamUpdateArgs>(Op::kStreamUpdate,
                                     [&](Memory& memory) { return update_args(memory, c); });
@@ -392,6 +395,50 @@ TEST_F(CudaOps, StreamUpdateOfOnePartOnly) {
       }
       return args;
     });
+  }
+}
+
+// Rows of a batch of many tokens against each of them alone and in a batch of few.
+TEST_F(CudaOps, StreamUpdateOfATokenIsTheSameInEveryBatch) {
+  constexpr int32_t kTokens = 200, kFew = 19;
+  constexpr UpdateCase kCase{1024, 4, kTokens, 16, 6, 1};
+  const int64_t width = kCase.mult * kCase.hidden;
+  const int64_t partials = kCase.parts * 25;
+  const auto launch = [&](int32_t first, int32_t count) {
+    Memory memory(true, 1);
+    DeviceStreamUpdateArgs args = update_args(memory, kCase);
+    args.y.data += first * kCase.hidden;
+    args.pairs += first * kCase.choices * kCase.hidden;
+    args.post += first * kCase.mult;
+    args.comb += first * kCase.mult * kCase.mult;
+    args.streams += first * width;
+    args.partials += first * partials;
+    args.m = count;
+    route({.op = Op::kStreamUpdate}, gpu()->info(), {})
+        .value()
+        .launch(args, gpu()->stream())
+        .value();
+    std::vector<float> streams(static_cast<size_t>(count * width)),
+        sums(static_cast<size_t>(count * partials));
+    const auto copy = [&](std::vector<float>& to, const float* from) {
+      device::copy_to_host(
+          to.data(), from, static_cast<int64_t>(to.size() * sizeof(float)), gpu()->stream())
+          .value();
+    };
+    copy(streams, args.streams);
+    copy(sums, args.partials);
+    device::synchronize(gpu()->stream()).value();
+    return std::pair(streams, sums);
+  };
+  const auto part_of = [](const std::vector<float>& all, int64_t first, int64_t count) {
+    return std::vector<float>(all.begin() + first, all.begin() + first + count);
+  };
+  const auto [streams, sums] = launch(0, kTokens);
+  for (const auto& [first, count] : {std::pair{0, kFew}, {5, 1}, {77, 1}, {180, kFew}}) {
+    SCOPED_TRACE(first);
+    const auto [few_streams, few_sums] = launch(first, count);
+    EXPECT_TRUE(few_streams == part_of(streams, first * width, count * width));
+    EXPECT_TRUE(few_sums == part_of(sums, first * partials, count * partials));
   }
 }
 

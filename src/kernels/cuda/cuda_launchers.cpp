@@ -66,7 +66,7 @@ constexpr NamedLaunch kLaunchers[] = {
     {"plan.cuda.simt", &launch_plan},
     {"copy_rows.cuda.simt", &launch_copy_rows},
     {"embed.cuda.simt", &launch_embed},
-    {"stream_update.cuda.simt", &launch_stream_update},
+    {"stream_update.cuda.tensor_core", &launch_stream_update},
     {"stream_mix.cuda.simt", &launch_stream_mix},
     {"rms_norm.cuda.simt", &launch_rms_norm},
     {"join_mtp.cuda.simt", &launch_join_mtp},

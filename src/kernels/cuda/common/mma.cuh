@@ -1,6 +1,6 @@
-// Warp matrix products in BF16 and FP16: D[16, 8] += A[16, 16] B[16, 8], and the loads that make
-// their fragments from rows in shared memory. Device code only. Source: PTX ISA 9.0,
-// "mma.m16n8k16", "ldmatrix".
+// Warp matrix products in BF16 and FP16, D[16, 8] += A[16, 16] B[16, 8], and in TF32, and the loads
+// that make their fragments from rows in shared memory. Device code only. Source: PTX ISA 9.0,
+// "mma.m16n8k16", "mma.m16n8k8", "ldmatrix".
 //
 // Lane 4 g + t holds of A: a[0] row g k 2t, 2t + 1; a[1] row g + 8; a[2] row g k 8 + 2t, ..; a[3]
 // row g + 8. Of B: b0 column g k 2t, 2t + 1; b1 k 8 + 2t, ... Of D: d[0, 1] row g columns 2t, 2t +
@@ -30,6 +30,31 @@ __device__ __forceinline__ void mma_f16(float (&d)[4],
       "{%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// D[16, 8] += A[16, 8] B[8, 8] in TF32. Lane 4 g + t holds of A: a[0] row g k t; a[1] row g + 8 k
+// t; a[2] row g k t + 4; a[3] row g + 8 k t + 4. Of B: b0 column g k t; b1 k t + 4. Of D as above.
+__device__ __forceinline__ void mma_tf32(float (&d)[4],
+                                         const uint32_t (&a)[4],
+                                         uint32_t b0,
+                                         uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Nearest TF32 number, halves away from zero, and the nearest of the rest: together 22 bits or
+// more.
+struct Tf32Terms {
+  uint32_t first, second;
+};
+__device__ __forceinline__ uint32_t tf32_bits(float x) {
+  return (__float_as_uint(x) + 0x1000U) & 0xFFFFE000U;
+}
+__device__ __forceinline__ Tf32Terms tf32_terms(float x) {
+  const uint32_t first = tf32_bits(x);
+  return {first, __float_as_uint(x - __uint_as_float(first)) & 0xFFFFE000U};
 }
 
 // Loads four 8 x 8 matrices of 16-bit elements. Lane 8 i + r gives the address of row r of matrix

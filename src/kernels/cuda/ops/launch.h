@@ -11,7 +11,7 @@ Result<void> launch_plan(const DevicePlanArgs& args, device::Stream& stream);
 Result<void> launch_copy_rows(const DeviceCopyRowsArgs& args, device::Stream& stream);
 Result<void> launch_embed(const DeviceEmbedArgs& args, device::Stream& stream);
 
-// Limits: hc_mult at most 4, hidden a multiple of 4; of the mix and norms at most 8192 columns.
+// Limits: hc_mult at most 4, hidden a multiple of 4 and at most 8192; parts of at most 128 columns.
 Result<void> launch_stream_update(const DeviceStreamUpdateArgs& args, device::Stream& stream);
 Result<void> launch_stream_mix(const DeviceStreamMixArgs& args, device::Stream& stream);
 Result<void> launch_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream);

@@ -22,12 +22,19 @@ constexpr KernelInfo row(std::string_view name, Op op, Limits limits = {}) {
           .verified = kVerified};
 }
 
+constexpr KernelInfo tensor_row(std::string_view name, Op op, Limits limits) {
+  KernelInfo info = row(name, op, limits);
+  info.unit = ComputeUnit::kTensorCore;
+  info.verified = "NVIDIA H200, 2026-11-30";
+  return info;
+}
+
 // clang-format off
 constexpr KernelInfo kTable[] = {
     row("plan.cuda.simt", Op::kPlan),
     row("copy_rows.cuda.simt", Op::kCopyRows),
     row("embed.cuda.simt", Op::kEmbed),
-    row("stream_update.cuda.simt", Op::kStreamUpdate, {.n_max = 4, .k_multiple = 4}),
+    tensor_row("stream_update.cuda.tensor_core", Op::kStreamUpdate, {.n_max = 4, .k_multiple = 4, .k_max = 8192}),
     row("stream_mix.cuda.simt", Op::kStreamMix, {.n_max = 4, .k_multiple = 4, .k_max = 8192}),
     row("rms_norm.cuda.simt", Op::kRmsNorm, {.k_max = 8192}),
     row("join_mtp.cuda.simt", Op::kJoinMtp),
