@@ -251,6 +251,7 @@ Result<void> check_logits(const checkpoint::Checkpoint& checkpoint, const ModelF
   reference_flags.gpu_memory_share = 0;
   reference_flags.precision = models::Precision::kReference;
   reference_flags.kernel.clear();
+  reference_flags.checks.without_kernel.clear();
   const bool is_small = checkpoint.data_bytes() <= kMaxScalarBytes;
   if (is_small) {
     reference_flags.isa = device::IsaLevel::kScalar;

@@ -208,6 +208,12 @@ void add_checks(CLI::App& app, PlanChecks& flags) {
                flags.allow_reference,
                "Run on the scalar reference where nothing else takes the work: very slow")
       ->group(group);
+  app.add_option("--without-kernel",
+                 flags.without_kernel,
+                 "As if no kernel whose name contains TEXT were built")
+      ->check(not_empty())
+      ->type_name("TEXT")
+      ->group(group);
 }
 
 void add_isa(CLI::App& app, device::IsaLevel& isa, const char* group) {
@@ -225,7 +231,7 @@ void add_kv_dtype(CLI::App& app, models::KvDtype& kv_dtype, const char* group) {
 }
 
 void add_device(CLI::App& app, ModelFlags& flags, const char* group) {
-  static constexpr const char* kDevices = "auto|cpu|cuda[:N]";
+  static constexpr const char* kDevices = "auto|cpu|cuda[:N]|emulated";
   const auto check = [](const std::string& text) {
     if (parse_device_choice(text)) return std::string();
     return fmt::format("\"{}\" is none of {}", text, kDevices);
@@ -234,7 +240,10 @@ void add_device(CLI::App& app, ModelFlags& flags, const char* group) {
     flags.device = *parse_device_choice(text);
   };
   app.add_option_function<std::string>(
-         "--device", assign, "Where the model runs; auto: a GPU where there is one")
+         "--device",
+         assign,
+         "Where the model runs; auto: a GPU where there is one; emulated: a GPU's step on the CPU, "
+         "for tests")
       ->check(check)
       ->type_name(kDevices)
       ->default_str("auto")

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "device/cuda.h"
+#include "device/emulated_gpu.h"
 
 namespace nibble::cli {
 namespace {
@@ -47,6 +48,7 @@ std::optional<DeviceChoice> parse_device_choice(std::string_view text) {
   using Kind = DeviceChoice::Kind;
   if (text == "auto") return DeviceChoice{.kind = Kind::kAuto};
   if (text == "cpu") return DeviceChoice{.kind = Kind::kCpu};
+  if (text == "emulated") return DeviceChoice{.kind = Kind::kEmulated};
   if (text == "cuda") return DeviceChoice{.kind = Kind::kCuda};
   if (text.substr(0, kGpuPrefix.size()) != kGpuPrefix) return std::nullopt;
   text.remove_prefix(kGpuPrefix.size());
@@ -59,11 +61,14 @@ std::optional<DeviceChoice> parse_device_choice(std::string_view text) {
 
 bool is_gpu(const DeviceChoice& choice) {
   if (choice.kind == DeviceChoice::Kind::kAuto) return has_gpu();
-  return choice.kind == DeviceChoice::Kind::kCuda;
+  return choice.kind != DeviceChoice::Kind::kCpu;
 }
 
 Result<std::unique_ptr<device::Device>> open_device(const DeviceChoice& choice,
                                                     const device::HostOptions& host) {
+  if (choice.kind == DeviceChoice::Kind::kEmulated) {
+    return device::make_emulated_gpu(host.num_threads);
+  }
   return is_gpu(choice) ? open_gpu(choice) : device::make_host_device(host);
 }
 

@@ -17,15 +17,16 @@ struct DeviceChoice {
     kAuto,  // the first GPU where this build and this machine have one, else the CPU
     kCpu,
     kCuda,
+    kEmulated,  // a GPU's step on scalar rows in the host's memory (device/emulated_gpu.h)
   };
   Kind kind = Kind::kAuto;
   int32_t ordinal = 0;  // of the GPU
 };
 
-// "auto", "cpu", "cuda" or "cuda:N".
+// "auto", "cpu", "cuda", "cuda:N" or "emulated".
 std::optional<DeviceChoice> parse_device_choice(std::string_view text);
 
-// Whether that is a GPU. For auto, asks the driver.
+// Whether that is a GPU, be it emulated. For auto, asks the driver.
 bool is_gpu(const DeviceChoice& choice);
 
 // kUnsupported in a build without the CUDA backend, kUnavailable where no driver or no GPU answers,

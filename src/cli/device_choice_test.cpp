@@ -17,6 +17,7 @@ TEST(DeviceChoice, NamesACpuOrAGpuByNumber) {
   EXPECT_EQ(parse_device_choice("cuda")->kind, Kind::kCuda);
   EXPECT_EQ(parse_device_choice("cuda")->ordinal, 0);
   EXPECT_EQ(parse_device_choice("cuda:3")->ordinal, 3);
+  EXPECT_EQ(parse_device_choice("emulated")->kind, Kind::kEmulated);
   for (const char* text : {"", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "cpu:0", "CUDA"}) {
     EXPECT_FALSE(parse_device_choice(text)) << text;
   }

@@ -34,6 +34,7 @@ struct PlanChecks {
   quant::ExpertDtype expert_dtype = quant::ExpertDtype::kAsStored;
   std::vector<std::string> allow_slow;
   bool allow_reference = false;
+  std::string without_kernel;  // part of the names of kernels that are as if not built
 };
 
 struct ModelFlags {

@@ -29,6 +29,7 @@ Result<void> run_generate(const GenerateFlags& flags) {
   }
   TRY_ASSIGN(const std::string prompt, read_prompt(flags));
   TRY_ASSIGN(Session session, open_session(flags.model, {}));
+  print_note(session.times.describe());
   const auto thinking = flags.think ? text::ThinkingMode::kThinking : text::ThinkingMode::kChat;
 
   engine::Request request;

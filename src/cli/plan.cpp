@@ -36,7 +36,8 @@ Result<Machine> parse_machine(std::string_view text, device::IsaLevel isa) {
   Machine machine;
   const size_t x = text.rfind('x');
   std::string_view name = text;
-  if (x != std::string_view::npos && x > 0 && x + 1 < text.size()) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (x != std::string_view::npos && x > 0 && x + 1 < text.size() && is_digit(text[x + 1])) {
     int32_t count = 0;
     const char* end = text.data() + text.size();
     const auto [stop, fault] = std::from_chars(text.data() + x + 1, end, count);

@@ -47,9 +47,11 @@ quant::ReadTensorBytes reader_of(const checkpoint::Checkpoint& checkpoint,
   };
 }
 
-// Of a CPU, and only for plans that say what --kernel costs: measuring takes a tenth of a second.
+// Of a CPU, and only for plans that say what a choice of kernels costs: measuring takes a tenth of
+// a second.
 double read_rate_of(const device::DeviceInfo& device, const ModelFlags& flags) {
-  if (flags.kernel.empty() || device.kind == device::DeviceKind::kCuda) return 0;
+  if (flags.kernel.empty() && flags.checks.without_kernel.empty()) return 0;
+  if (device.kind == device::DeviceKind::kCuda) return 0;
   const auto host = device::make_host_device({.num_threads = flags.threads, .isa = flags.isa});
   return host.ok() ? tools::host_read_rate(**host) : 0;
 }
@@ -142,6 +144,7 @@ engine::PlanOptions plan_options(const PlanChecks& checks,
                         .expert_dtype = checks.expert_dtype},
           .allow_slow = checks.allow_slow,
           .only_kernel = only_kernel,
+          .without_kernel = checks.without_kernel,
           .allow_reference = checks.allow_reference};
 }
 

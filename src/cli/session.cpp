@@ -41,16 +41,15 @@ engine::KvDivision kv_division(const engine::EngineConfig& config, const KvFlags
 }
 
 // Q-K3 (spec "quantization" 3.7): nothing starts on kernels that compute something else than the
-// scalar reference does on rows of this very checkpoint.
-// Seconds that it took.
+// scalar reference does on rows of this very checkpoint. On a GPU a module of each class is enough,
+// as it runs on up to four kernels of the class. Seconds that it took.
 Result<double> test_kernels(const checkpoint::Checkpoint& checkpoint,
                             device::Device& device,
                             const ModelFlags& flags) {
-  // Of a GPU only `nibble check` does it: it has not run on hardware yet.
-  if (device.info().kind == device::DeviceKind::kCuda) return 0.0;
   const TimePoint start = kClock.now();
-  Result<std::vector<models::deepseek_v4::RowComparison>> rows =
-      models::deepseek_v4::check_rows(checkpoint, device, load_options(flags));
+  const bool is_gpu = device.info().kind == device::DeviceKind::kCuda;
+  Result<std::vector<models::deepseek_v4::RowComparison>> rows = models::deepseek_v4::check_rows(
+      checkpoint, device, load_options(flags), is_gpu ? 1 : models::deepseek_v4::kCheckedModules);
   if (!rows.ok()) {
     Error error = std::move(rows).error();
     error.message = "start-up self-test: " + error.message + "; --kernel forces another kernel";
@@ -94,6 +93,7 @@ models::LoadOptions load_options(const ModelFlags& flags) {
   options.check_finite = flags.nan_check;
   options.routing = {.deterministic = flags.deterministic,
                      .only = flags.kernel,
+                     .without = flags.checks.without_kernel,
                      .allow_reference = flags.checks.allow_reference};
   return options;
 }
@@ -215,7 +215,8 @@ Result<Session> open_session(const ModelFlags& flags,
                                        state,
                                        comm::make_local_communicator(),
                                        loaded.plan.kv->num_snapshots));
-  session.times.state = to_seconds(kClock.now() - reserve_start);
+  session.times.graphs = runner->graphs();
+  session.times.state = to_seconds(kClock.now() - reserve_start) - session.times.graphs.seconds;
   log_info("reserved KV memory and workspace in {:.2f} s", session.times.state);
   session.plan = std::move(loaded.plan);
   session.memory_bytes = runner->memory_bytes();
@@ -225,12 +226,14 @@ Result<Session> open_session(const ModelFlags& flags,
 }
 
 std::string StartTimes::describe() const {
-  return fmt::format(
-      "ready in {:.1f} s: weights {:.2f} s, self-test {:.2f} s, memory and graphs {:.2f} s",
-      weights + self_test + state,
-      weights,
-      self_test,
-      state);
+  std::string text =
+      fmt::format("ready in {:.1f} s: weights {:.2f} s, self-test {:.2f} s, memory {:.2f} s",
+                  weights + self_test + state + graphs.seconds,
+                  weights,
+                  self_test,
+                  state);
+  if (graphs.count > 0) text += fmt::format(", {} graphs {:.2f} s", graphs.count, graphs.seconds);
+  return text;
 }
 
 engine::SamplingParams sampling_params(const SamplingFlags& flags,

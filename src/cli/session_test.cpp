@@ -12,6 +12,14 @@
 namespace nibble::cli {
 namespace {
 
+TEST(StartTimes, SayWhereTheTimeWent) {
+  StartTimes times{.weights = 2.41, .self_test = 0.32, .state = 0.05};
+  EXPECT_EQ(times.describe(), "ready in 2.8 s: weights 2.41 s, self-test 0.32 s, memory 0.05 s");
+  times.graphs = {.count = 12, .seconds = 0.3};
+  EXPECT_EQ(times.describe(),
+            "ready in 3.1 s: weights 2.41 s, self-test 0.32 s, memory 0.05 s, 12 graphs 0.30 s");
+}
+
 TEST(Session, FlagsWinOverTheModelsDefaults) {
   checkpoint::GenerationConfig defaults;
   defaults.temperature = 0.6;

@@ -76,6 +76,8 @@ class LocalModelRunner final : public ModelRunner {
     return model_->weights_bytes() + model_->state_bytes() + snapshots_.num_bytes();
   }
 
+  models::RecordedGraphs graphs() const override { return model_->graphs(); }
+
   void reset_slot(SlotId slot) override { model_->reset_slot(slot); }
   Result<void> truncate(SlotId slot, int32_t length) override {
     return model_->truncate(slot, length);

@@ -52,6 +52,7 @@ class ModelRunner {
   virtual int32_t num_snapshots() const = 0;  // places for save_slot()
   virtual int32_t max_tokens_per_step() const = 0;
   virtual int64_t memory_bytes() const = 0;
+  virtual models::RecordedGraphs graphs() const { return {}; }
 
   virtual void reset_slot(SlotId slot) = 0;
   virtual Result<void> truncate(SlotId slot, int32_t length) = 0;

@@ -51,6 +51,7 @@ struct PlanOptions {
   quant::DetectOptions detection;
   std::vector<std::string> allow_slow;  // classes that may run on a slower kernel than the best
   std::string only_kernel;              // restrict to kernels whose name contains this text
+  std::string without_kernel;           // as if none whose name contains this text were built
   bool allow_reference = false;         // the scalar reference may run, with a warning
   bool pads_fp8_blocks = false;         // shards may cut FP8 blocks; both sides keep the scale
 };
@@ -78,7 +79,8 @@ struct PlannedModule {
   std::string why;
   std::vector<kernels::Refusal> refused;  // records before it of this kind of device, and why not
   std::vector<kernels::Refusal> better;   // of these, what this very device could have run
-  const kernels::KernelInfo* unforced = nullptr;  // what only_kernel keeps it from; else none
+  const kernels::KernelInfo* unforced =
+      nullptr;  // what only_kernel or without_kernel keeps it from
 };
 
 struct PlannedOp {
@@ -178,8 +180,9 @@ Plan make_plan(const checkpoint::ModelDescription& description,
                const quant::ReadTensorBytes& read,
                const PlanOptions& options);
 
-// What PlanOptions::only_kernel costs: a decode step of `batch` sequences, estimated from bytes at
-// the read rate and, for units without matrix products, from their instructions.
+// What PlanOptions::only_kernel or without_kernel costs: a decode step of `batch` sequences,
+// estimated from bytes at the read rate and, for units without matrix products, from their
+// instructions.
 struct ForcedModule {
   const PlannedModule* module = nullptr;
   double us = 0;           // of a step

@@ -144,6 +144,7 @@ std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind
 kernels::RouteOptions routing_of(const PlanOptions& options) {
   return {.deterministic = options.deterministic,
           .only = options.only_kernel,
+          .without = options.without_kernel,
           .for_plan = true,
           .allow_reference = true};
 }
@@ -275,11 +276,12 @@ class ModulePlanner final {
     return choices_.emplace(key, std::move(choice)).first->second;
   }
 
-  // None where --kernel changes nothing.
+  // None where --kernel and --without-kernel change nothing.
   const KernelInfo* unforced_kernel(const Problem& problem, const KernelInfo& forced) const {
-    if (plan_.options.only_kernel.empty()) return nullptr;
+    if (routing_.only.empty() && routing_.without.empty()) return nullptr;
     kernels::RouteOptions routing = routing_;
     routing.only = {};
+    routing.without = {};
     const auto routes = routes_of(problem, routing);
     if (!routes.ok()) return nullptr;
     const KernelInfo* const taken = shown_route(*routes, problem).kernel;
@@ -321,7 +323,11 @@ class ModulePlanner final {
   }
 
   void report_no_kernel(const DetectedModule& module, const Error& fault) {
-    const bool is_forced = !plan_.options.only_kernel.empty();
+    const std::string_view fix =
+        !routing_.only.empty() ? "drop --kernel, as another kernel is not taken in its place"
+        : !routing_.without.empty()
+            ? "drop --without-kernel, use another device or convert the checkpoint"
+            : "use another device or convert the checkpoint";
     const DeviceSheet& sheet = plan_.options.device;
     add(plan_,
         Severity::kError,
@@ -332,8 +338,7 @@ class ModulePlanner final {
                     sheet.name,
                     sheet.sm > 0 ? fmt::format(" (sm_{})", sheet.sm) : "",
                     fault.message,
-                    is_forced ? "drop --kernel, as another kernel is not taken in its place"
-                              : "use another device or convert the checkpoint"));
+                    fix));
   }
 
   // Resident bytes on one device.

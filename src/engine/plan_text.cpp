@@ -97,15 +97,17 @@ std::string shapes(const PlannedModule& module) {
   return escape_for_display(text);
 }
 
-// What --kernel costs, in one line of its own for each module that it moves to another kernel.
+// What --kernel or --without-kernel costs, in one line of its own for each module that it moves to
+// another kernel.
 void append_forced(std::string& out, const Plan& plan) {
   const ForcedCost cost = forced_cost(plan);
   if (cost.modules.empty()) return;
+  const std::string_view flag = plan.options.only_kernel.empty() ? "--without-kernel" : "--kernel";
   for (const ForcedModule& forced : cost.modules) {
     out += fmt::format(
-        "  --kernel: {} on {} ({}): about {:.0f} us a step, {:.0f}% of the read rate; {} ({}) "
-        "about "
+        "  {}: {} on {} ({}): about {:.0f} us a step, {:.0f}% of the read rate; {} ({}) about "
         "{:.0f} us\n",
+        flag,
         forced.module->module_class,
         forced.module->kernel->name,
         kernels::unit_name(forced.module->kernel->unit),
@@ -116,9 +118,9 @@ void append_forced(std::string& out, const Plan& plan) {
         forced.unforced_us);
   }
   out += fmt::format(
-      "  --kernel: in all about {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at "
-      "{:.0f}% of "
-      "the read rate, or one multiply-add per lane, clock, weight and token)\n",
+      "  {}: in all about {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at {:.0f}% "
+      "of the read rate, or one multiply-add per lane, clock, weight and token)\n",
+      flag,
       cost.batch / cost.step_us * 1e6,
       cost.batch,
       cost.batch / cost.unforced_step_us * 1e6,

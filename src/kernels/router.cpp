@@ -151,6 +151,9 @@ std::string options_reason(const KernelInfo& kernel, const RouteOptions& options
   if (options.deterministic && !kernel.is_batch_invariant) {
     return "deterministic asked for, results depend on the batch";
   }
+  if (!options.without.empty() && kernel.name.find(options.without) != std::string_view::npos) {
+    return "left out by --without-kernel";
+  }
   if (!options.only.empty() && kernel.name.find(options.only) == std::string_view::npos) {
     return "restricted to names with \"" + std::string(options.only) + "\"";
   }

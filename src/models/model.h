@@ -111,6 +111,12 @@ struct DecodeInput {
 inline constexpr int32_t kLogitsNotFinite = -1;
 inline constexpr int32_t kLogitsAllEqual = -2;
 
+// Decode steps that were recorded by reserve_state(), to be launched as a whole ever after.
+struct RecordedGraphs {
+  int32_t count = 0;
+  double seconds = 0;  // that recording took
+};
+
 // A module class and the kernel that it got: what `plan`, logs and the demo's last line show.
 struct RoutedModule {
   std::string module;  // "layers.*.ffn.experts.w13"
@@ -139,6 +145,7 @@ class Model {
   // Reserves KV pages, slots and workspace; the only allocation after loading. Must be called
   // before forward().
   virtual Result<void> reserve_state(const StateOptions& options) = 0;
+  virtual RecordedGraphs graphs() const { return {}; }
 
   // Forgets the slot's sequence; its length becomes 0.
   virtual void reset_slot(SlotId slot) = 0;

@@ -125,6 +125,25 @@ TEST(Cli, TestsItsKernelsBeforeItAnswers) {
                                            "--nan-check"});
   EXPECT_EQ(answer.exit_code, 0) << answer.errors;
   EXPECT_THAT(answer.errors, HasSubstr("self-test of 33 kinds of weights passed"));
+  EXPECT_THAT(answer.errors, HasSubstr("ready in "));
+}
+
+// The step of a GPU, on kernels that were tested like those of a CPU.
+TEST(Cli, AnswersOnAnEmulatedGpu) {
+  const ProcessResult answer = run_nibble({"--log-level",
+                                           "info",
+                                           "generate",
+                                           kModel,
+                                           "Hi",
+                                           "--max-tokens",
+                                           "4",
+                                           "--device",
+                                           "emulated",
+                                           "--allow-reference"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.errors;
+  EXPECT_EQ(answer.output,
+            run_nibble({"generate", kModel, "Hi", "--max-tokens", "4", "--device", "cpu"}).output);
+  EXPECT_THAT(answer.errors, HasSubstr("self-test of 33 kinds of weights passed"));
 }
 
 TEST(Cli, EscapesTextFromOutside) {

@@ -253,6 +253,55 @@ TEST(PlanOfPrograms, RunOnTheReferenceWhereAllowedAndWarn) {
   EXPECT_THAT(run.errors, HasSubstr("grouped_matmul.mxfp4.f32.cpu.scalar (scalar"));
 }
 
+TEST(PlanOfPrograms, RefuseWithoutAKernelInTheWordsOfThePlan) {
+  const std::vector<std::string> without = {"--without-kernel", "grouped_matmul.mxfp4"};
+  const ProcessResult plan = run_nibble(with({"plan", kModel}, without));
+  EXPECT_EQ(plan.exit_code, 3);
+  EXPECT_THAT(plan.errors, HasSubstr("error[Q-K1] mxfp4 routed_experts on local: no kernel for"));
+  EXPECT_THAT(plan.errors, HasSubstr("simd: left out by --without-kernel"));
+  const std::vector<std::string> serve = {"serve", kModel, "--port", "0", "--device", "cpu"};
+  const ProcessResult on_cpu = run_nibble(with(serve, without));
+  EXPECT_EQ(on_cpu.exit_code, 3);
+  EXPECT_THAT(on_cpu.errors, EndsWith(plan.errors));
+
+  std::vector<std::string> emulated = {"serve", kModel, "--port", "0", "--device", "emulated"};
+  emulated.push_back("--allow-reference");
+  const ProcessResult on_gpu = run_nibble(with(emulated, without));
+  EXPECT_EQ(on_gpu.exit_code, 3);
+  EXPECT_THAT(on_gpu.errors, HasSubstr("error[Q-K1] mxfp4 routed_experts on local: no kernel for"));
+  EXPECT_THAT(on_gpu.errors, HasSubstr("emulated.scalar: left out by --without-kernel"));
+}
+
+// Whatever a GPU's kernels are, only the reference would be left.
+TEST(PlanCommand, RefusesAGpuWithoutItsKernels) {
+  const ProcessResult plan =
+      run_nibble({"plan", kModel, "--gpu", "h200", "--without-kernel", "grouped_matmul.mxfp4.fp8"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.errors;  // the portable kernel with BF16 activations
+  EXPECT_THAT(plan.output, HasSubstr("--without-kernel: routed_experts on grouped_matmul.mxfp4."));
+  const ProcessResult none =
+      run_nibble({"plan", kModel, "--gpu", "h200", "--without-kernel", "grouped_matmul.mxfp4"});
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_THAT(none.errors, HasSubstr("error[Q-K1] mxfp4 routed_experts on h200 (sm_90)"));
+}
+
+// Nothing slower than tensor cores is taken unasked, and what it costs is said before anybody
+// waits.
+TEST(PlanCommand, SaysWhatForcingASimtKernelCosts) {
+  const std::vector<std::string> simt = {
+      "plan", kModel, "--gpu", "rtx-5090", "--concurrency", "512", "--kernel", "simt"};
+  const ProcessResult run = run_nibble(simt);
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_THAT(run.errors, HasSubstr("error[Q-K7] "));
+  EXPECT_THAT(run.output, HasSubstr("routed_experts (mxfp4): runs on simt units only"));
+  EXPECT_THAT(run.output, HasSubstr("Fix: pass --allow-slow routed_experts to accept it."));
+  EXPECT_THAT(
+      run.output,
+      ::testing::ContainsRegex("--kernel: routed_experts on grouped_matmul.mxfp4.bf16.sm_120.simt "
+                               ".simt.: about [0-9]+ us a step, [0-9]+% of the read rate; "
+                               "grouped_matmul.mxfp4.fp8.sm_120.tensor_core.* about [0-9]+ us"));
+  EXPECT_THAT(run.output, HasSubstr("--kernel: in all about "));
+}
+
 TEST(PlanOfPrograms, PlanDummyWeightsToo) {
   const ProcessResult run = run_nibble({"generate",
                                         kModel,

@@ -47,11 +47,14 @@ Classes classes_of(const Config& config, DraftKind draft) {
   return classes;
 }
 
-// First, middle and last.
-std::vector<ExpectedModule> sampled(const std::vector<ExpectedModule>& modules) {
-  std::vector<ExpectedModule> chosen = {modules.front()};
-  if (modules.size() > 2) chosen.push_back(modules[modules.size() / 2]);
-  if (modules.size() > 1) chosen.push_back(modules.back());
+// The first, then evenly spaced ones, the last among them.
+std::vector<ExpectedModule> sampled(const std::vector<ExpectedModule>& modules, size_t most) {
+  const size_t count = std::min(modules.size(), most);
+  std::vector<ExpectedModule> chosen;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t gaps = std::max<size_t>(count - 1, 1);
+    chosen.push_back(modules[(modules.size() - 1) * i / gaps]);
+  }
   return chosen;
 }
 
@@ -135,11 +138,13 @@ class RowChecker final {
              device::Device& host,
              RowMultiplier* gpu,
              const Numerics& numerics,
-             const LoadOptions& options)
+             const LoadOptions& options,
+             int32_t modules_per_class)
       : map_(map),
         host_(host),
         gpu_(gpu),
         numerics_(numerics),
+        modules_per_class_(static_cast<size_t>(modules_per_class)),
         options_{.device = host.info(), .routing = options.routing},
         reference_{.device = host.info(),
                    .routing = {.only = ".cpu.scalar", .allow_reference = true}} {}
@@ -147,7 +152,9 @@ class RowChecker final {
   Result<RowComparison> check(const std::string& name, const std::vector<ExpectedModule>& modules) {
     RowComparison comparison{.module = name};
     options_.activation = activation_of(name, numerics_);
-    for (const ExpectedModule& module : sampled(modules)) TRY(check_module(module, comparison));
+    for (const ExpectedModule& module : sampled(modules, modules_per_class_)) {
+      TRY(check_module(module, comparison));
+    }
     return comparison;
   }
 
@@ -216,6 +223,7 @@ class RowChecker final {
   device::Device& host_;
   RowMultiplier* gpu_;
   const Numerics numerics_;
+  const size_t modules_per_class_;
   layers::LinearOptions options_;
   const layers::LinearOptions reference_;
   std::mt19937 random_{kSeed};
@@ -246,7 +254,8 @@ Result<double> compare_rows(std::span<const float> expected, std::span<const flo
 
 Result<std::vector<RowComparison>> check_rows(const checkpoint::Checkpoint& checkpoint,
                                               device::Device& device,
-                                              const LoadOptions& options) {
+                                              const LoadOptions& options,
+                                              int32_t modules_per_class) {
   TRY_ASSIGN(const checkpoint::ConfigReader reader, checkpoint.read_config());
   TRY_ASSIGN(const Config config, parse_config(reader));
   TRY_ASSIGN(WeightMap map, WeightMap::build(checkpoint));
@@ -261,7 +270,8 @@ Result<std::vector<RowComparison>> check_rows(const checkpoint::Checkpoint& chec
     TRY_ASSIGN(gpu, RowMultiplier::create(device, options.routing));
     TRY_ASSIGN(numerics, gpu_numerics_of(options.precision, options.kv_dtype));
   }
-  RowChecker checker(map, is_gpu ? *host : device, is_gpu ? &*gpu : nullptr, numerics, options);
+  RowChecker checker(
+      map, is_gpu ? *host : device, is_gpu ? &*gpu : nullptr, numerics, options, modules_per_class);
   std::vector<RowComparison> comparisons;
   for (const auto& [name, modules] : classes_of(config, draft)) {
     TRY_ASSIGN(RowComparison comparison, checker.check(name, modules));

@@ -32,11 +32,14 @@ inline constexpr double kMinRowCosine = 0.999;
 // `expected` is not, or below kMinRowCosine; the message lacks the module's name.
 Result<double> compare_rows(std::span<const float> expected, std::span<const float> found);
 
-// Three modules of every class, 64 rows of each, on a GPU up to 256, random inputs. On a GPU, every
-// kernel that a number of rows may lead to. The checkpoint must hold a DeepSeek-V4 model. kDataLoss
-// names module and kernel.
+inline constexpr int32_t kCheckedModules = 3;  // first, middle and last
+
+// So many modules of every class, 64 rows of each, on a GPU up to 256, random inputs. On a GPU,
+// every kernel that a number of rows may lead to. The checkpoint must hold a DeepSeek-V4 model.
+// kDataLoss names module and kernel.
 Result<std::vector<RowComparison>> check_rows(const checkpoint::Checkpoint& checkpoint,
                                               device::Device& device,
-                                              const LoadOptions& options);
+                                              const LoadOptions& options,
+                                              int32_t modules_per_class = kCheckedModules);
 
 }  // namespace nibble::models::deepseek_v4

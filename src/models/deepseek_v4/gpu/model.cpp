@@ -87,6 +87,7 @@ struct Reserved {
   HostLogits logits;
   HostLogits mtp_logits;
   std::map<int32_t, device::Graph> graphs;  // by bucket
+  double recording_seconds = 0;
   DecodeQueue queue;
 };
 
@@ -120,6 +121,11 @@ class GpuModel final : public Model {
   }
 
   Result<void> reserve_state(const StateOptions& requested) override;
+  RecordedGraphs graphs() const override {
+    if (!reserved_) return {};
+    return {.count = static_cast<int32_t>(reserved_->graphs.size()),
+            .seconds = reserved_->recording_seconds};
+  }
 
   void reset_slot(SlotId slot) override {
     CHECK(reserved_ && slots().has(slot)) << slot.value;
@@ -234,6 +240,7 @@ Result<void> GpuModel::reserve_state(const StateOptions& requested) {
                              .logits = std::move(logits),
                              .mtp_logits = std::move(mtp_logits),
                              .graphs = {},
+                             .recording_seconds = 0,
                              .queue = std::move(queue)});
   Result<void> recorded = record_graphs();
   if (!recorded.ok()) reserved_.reset();
@@ -316,6 +323,7 @@ Result<void> GpuModel::record_graphs() {
     reserved_->graphs.emplace(bucket, std::move(graph));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  reserved_->recording_seconds = seconds.count();
   log_info("{} decode graphs of up to {} sequences in {:.2f} s",
            reserved_->graphs.size(),
            largest,
