@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,11 +101,11 @@ std::vector<uint16_t> random_bf16(int64_t size) {
 // What a measurement lets a launch read while its predecessor runs.
 struct Ahead {
   const char* name;
-  bool q, window, entries;
+  bool window, entries;
 };
-// CSA layers know q and the window before the selection ends; others know their keys before q.
+// Layers with an indexer know the window before the selection ends; others know all of their keys.
 constexpr Ahead kAhead[] = {
-    {"nothing", false, false, false}, {"q_window", true, true, false}, {"keys", false, true, true}};
+    {"nothing", false, false}, {"window", true, false}, {"keys", true, true}};
 
 // The window of each token: neighbouring rows.
 std::vector<int32_t> window_rows(size_t tokens, int32_t count, std::mt19937& random) {
@@ -151,7 +152,16 @@ Result<void> measure_attention(device::Device& device,
              arena.upload(std::vector<int32_t>(tokens, shape.window)));
   TRY_ASSIGN(int32_t* const entry_counts,
              arena.upload(std::vector<int32_t>(tokens, shape.entries)));
-  std::byte* const out = arena.take(shape.tokens * kHeads * kWidth * 2);
+  const int64_t out_width = kHeads * kWidth;
+  std::byte* const out = arena.take(fp8_blocks_bytes(shape.tokens, out_width));
+  std::vector<int32_t> positions(tokens);
+  std::iota(positions.begin(), positions.end(), 5000);
+  TRY_ASSIGN(int32_t* const device_positions, arena.upload(positions));
+  TRY_ASSIGN(float* const freqs, arena.upload(std::vector<float>(32, 0.1f)));
+  // Queries as sums where the kernel makes them itself.
+  constexpr int32_t kMaxSumRows = 2;
+  const bool has_sums = shape.tokens <= kMaxSumRows && forced == nullptr;
+  auto* const q_sums = reinterpret_cast<float*>(arena.take(kMaxSumRows * out_width * 4));
   std::vector<int32_t*> windows, entries;
   for (int32_t i = 0; i < count; ++i) {
     TRY_ASSIGN(int32_t* const window, arena.upload(window_rows(tokens, shape.window, random)));
@@ -170,19 +180,28 @@ Result<void> measure_attention(device::Device& device,
     if (!run.wants(what)) continue;
     const auto step = [&](int32_t i) -> Result<void> {
       const DeviceSparseAttentionArgs args{
-          .q = device_q,
-          .window = {pool, windows[static_cast<size_t>(i)], window_counts, shape.window},
-          .entries = {pool, entries[static_cast<size_t>(i)], entry_counts, shape.entries},
+          .q = has_sums ? nullptr : device_q,
+          .q_sums = {.data = q_sums},
+          .eps = 1e-6f,
+          .window = {.pool = pool,
+                     .rows = windows[static_cast<size_t>(i)],
+                     .counts = window_counts,
+                     .max_rows = shape.window,
+                     .ready_counts = ahead.window ? window_counts : nullptr},
+          .entries = {.pool = pool,
+                      .rows = entries[static_cast<size_t>(i)],
+                      .counts = entry_counts,
+                      .max_rows = shape.entries,
+                      .ready_counts = ahead.entries ? entry_counts : nullptr},
           .kv_dtype = dtype,
           .sink = sink,
           .scale = 1.0f / std::sqrt(512.0f),
-          .out = out,
+          .positions = device_positions,
+          .rotation = {.freqs = freqs, .num_rotary = 64},
+          .out = {.fp8_blocks = out},
           .m = shape.tokens,
           .heads = kHeads,
           .num_units = device.info().num_units,
-          .is_q_ready = ahead.q,
-          .is_window_ready = ahead.window,
-          .are_entries_ready = ahead.entries,
           .is_dependent = true};
       return forced == nullptr
                  ? launch_sparse_attention_sm90(args, device.stream())
@@ -191,8 +210,24 @@ Result<void> measure_attention(device::Device& device,
     TRY_ASSIGN(const Spread us, time_graph_us(device.stream(), count, step));
     const int64_t keys = int64_t{shape.tokens} * (shape.window + shape.entries);
     const int64_t bytes = keys * (dtype == DType::kBf16 ? kKeyBytes : kFp8KeyBytes) +
-                          shape.tokens * kHeads * kWidth * 4;
+                          shape.tokens * out_width * (has_sums ? 5 : 3);
     run.print(what, shape.tokens, bytes, us);
+  }
+  return {};
+}
+
+// Other ways to fill the machine than those that a launch takes by itself.
+Result<void> measure_shapes(device::Device& device, const Run& run, const std::byte* pool) {
+  using Kernel = SparseAttentionShape::Kernel;
+  for (const int32_t tokens : {4, 8, 16, 32}) {
+    for (const SparseAttentionShape& shape : {SparseAttentionShape{Kernel::kCluster, 16},
+                                              SparseAttentionShape{Kernel::kWarpgroups, 8},
+                                              SparseAttentionShape{Kernel::kWarpgroups, 4},
+                                              SparseAttentionShape{Kernel::kWarpgroups, 2}}) {
+      for (const int32_t entries : {256, 512}) {
+        TRY(measure_attention(device, run, pool, DType::kBf16, {tokens, 128, entries}, &shape));
+      }
+    }
   }
   return {};
 }
@@ -305,6 +340,7 @@ Result<void> run_all(std::vector<std::string> names) {
   TRY(fill_random(*device, data.data(), kDataBytes));
   TRY_ASSIGN(const Run run, Run::start(*device, data, std::move(names)));
   TRY(measure_all_attention(*device, run, data.data()));
+  TRY(measure_shapes(*device, run, data.data()));
   TRY(measure_scores(*device, run, data.data()));
   return measure_top_k(*device, run, data.data());
 }

@@ -220,39 +220,41 @@ class Bench final {
         const int32_t channels = has_index ? kChannels : kHeadDim;
         const int32_t width = has_index ? kRingWidth : 2 * kHeadDim;
         const int32_t capacity = has_index ? 16 : kRing;
-        DeviceCompressArgs args{.projections = {.data = memory_.floats(int64_t{m} * kProjections)},
-                                .row_width = has_index ? kProjections : width,
-                                .tokens = rows,
-                                .sequences = sequences,
-                                .ratio = ratio,
-                                .page_tokens = kPageTokens,
-                                .num_parts = has_index ? 2 : 1,
-                                .ring = memory_.floats(int64_t{m} * capacity * width),
-                                .ring_capacity = capacity,
-                                .ring_width = width,
-                                .eps = 1e-6f,
-                                .rotation = rotation(),
-                                .is_dependent = true};
-        args.parts[0] = {.gate_column = channels,
-                         .width = kHeadDim,
-                         .ape = memory_.floats(int64_t{ratio} * channels),
-                         .gamma = memory_.floats(kHeadDim),
-                         .entries = memory_.take<std::byte>(64 * 584),
-                         .entry_dtype = DType::kF8E4m3};
-        args.parts[1] = {.value_column = 2 * kChannels,
-                         .gate_column = 2 * kChannels + kIndexChannels,
-                         .width = kIndexWidth,
-                         .ape = memory_.floats(4 * kIndexChannels),
-                         .gamma = memory_.floats(kIndexWidth),
-                         .entries = memory_.take<std::byte>(64 * 132),
-                         .entry_dtype = DType::kF8E4m3,
-                         .is_index = true};
+        DeviceLatentsArgs args{
+            .tokens = rows,
+            .eps = 1e-6f,
+            .rotation = rotation(),
+            .compression = {.projections = {.data = memory_.floats(int64_t{m} * kProjections)},
+                            .row_width = has_index ? kProjections : width,
+                            .sequences = sequences,
+                            .ratio = ratio,
+                            .page_tokens = kPageTokens,
+                            .num_parts = has_index ? 2 : 1,
+                            .ring = memory_.floats(int64_t{m} * capacity * width),
+                            .ring_capacity = capacity,
+                            .ring_width = width},
+            .is_dependent = true};
+        DeviceCompression& compression = args.compression;
+        compression.parts[0] = {.gate_column = channels,
+                                .width = kHeadDim,
+                                .ape = memory_.floats(int64_t{ratio} * channels),
+                                .gamma = memory_.floats(kHeadDim),
+                                .entries = memory_.take<std::byte>(64 * 584),
+                                .entry_dtype = DType::kF8E4m3};
+        compression.parts[1] = {.value_column = 2 * kChannels,
+                                .gate_column = 2 * kChannels + kIndexChannels,
+                                .width = kIndexWidth,
+                                .ape = memory_.floats(4 * kIndexChannels),
+                                .gamma = memory_.floats(kIndexWidth),
+                                .entries = memory_.take<std::byte>(64 * 132),
+                                .entry_dtype = DType::kF8E4m3,
+                                .is_index = true};
         const int64_t slots = has_index ? 8 : 128;
         const int64_t entry_bytes = 8 * slots * (kHeadDim + (has_index ? kIndexWidth : 0));
         TRY(measure("compress ratio " + std::to_string(ratio) + (closes ? " closing" : ""),
                     m,
                     m * (8 * int64_t{width} + (closes ? entry_bytes : 0)),
-                    [&] { return launch_compress(args, stream_); }));
+                    [&] { return launch_latents(args, stream_); }));
       }
     }
     return {};

@@ -118,10 +118,14 @@ struct DevicePlanArgs {
   int32_t* key_rows = nullptr;         // [m] where a token's key goes
   int32_t* window_rows = nullptr;      // [m, window] positions ascending, then -1
   int32_t* window_counts = nullptr;    // [m]
+  int32_t* window_ready = nullptr;     // [m] of these, keys of tokens before the step
   int32_t* token_pages = nullptr;      // [m, max_pages] the pages of the token's sequence
   int32_t* counts_4 = nullptr;         // [m] entries of ratio 4 that the token sees
   int32_t* selected_counts = nullptr;  // [m] min(counts_4, top_k)
+  int32_t* selected = nullptr;         // [m, top_k] their pool rows where that is all, then -1
+  int32_t* ready_4 = nullptr;          // [m] of these rows, entries closed before the step
   int32_t* counts_128 = nullptr;       // [m]
+  int32_t* ready_128 = nullptr;        // [m] of these, entries closed before the step
   int32_t* rows_128 = nullptr;         // [m, max_rows_128] pool rows, then -1
   int32_t max_rows_128 = 0;
   bool is_dependent = false;
@@ -283,24 +287,6 @@ struct DeviceStreamMixArgs {
 
 // --- between the products of attention ---
 
-// qr_kv holds the latents of queries and the keys: q = rms_norm(qr) * q_gamma in every form asked
-// for; key = rotate(rms_norm(kv) * kv_gamma) into row key_rows[t] of the window pool, -1: nowhere.
-struct DeviceLatentsArgs {
-  DeviceSums qr_kv;  // [splits, m, q_rank + d]
-  DeviceTokens tokens;
-  int32_t q_rank = 0;
-  int32_t head_dim = 0;
-  const float* q_gamma = nullptr;
-  const float* kv_gamma = nullptr;
-  float eps = 0;
-  DeviceRotation rotation;
-  ActivationForms q;  // [m, q_rank]
-  const int32_t* key_rows = nullptr;
-  std::byte* window_pool = nullptr;
-  DType key_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::Fp8KeyLayout
-  bool is_dependent = false;
-};
-
 // One compressor of a layer: its columns in a projection row and where its entries go.
 struct DeviceCompressor {
   int32_t value_column = 0;
@@ -320,22 +306,38 @@ struct DeviceCompressor {
 // position and stores the entry. Rows of tokens before the step come from the ring.
 // stores_rows: writes the last ring_capacity rows of each sequence. Both in one launch only where
 // no sequence has more than `direct` tokens (DevicePlanArgs), as ring rows are then free.
-struct DeviceCompressArgs {
+struct DeviceCompression {
   DeviceSums projections;  // [splits, m, row_width]
   int32_t row_width = 0;
-  DeviceTokens tokens;
   DeviceSequences sequences;
   int32_t ratio = 0;
   int32_t page_tokens = 0;
   DeviceCompressor parts[2];
-  int32_t num_parts = 0;
+  int32_t num_parts = 0;  // 0: the layer has none
   float* ring = nullptr;  // [num_slots * ring_capacity, ring_width]
   int32_t ring_capacity = 0;
   int32_t ring_width = 0;
-  float eps = 0;
-  DeviceRotation rotation;
   bool forms_entries = true;
   bool stores_rows = true;
+};
+
+// What a layer makes of its first products: latents, keys and compressed entries.
+// qr_kv holds the latents of queries and the keys: q = rms_norm(qr) * q_gamma in every form asked
+// for; key = rotate(rms_norm(kv) * kv_gamma) into row key_rows[t] of the window pool, -1: nowhere.
+struct DeviceLatentsArgs {
+  DeviceSums qr_kv;  // [splits, m, q_rank + d]; null data: only the compression
+  DeviceTokens tokens;
+  int32_t q_rank = 0;
+  int32_t head_dim = 0;
+  const float* q_gamma = nullptr;
+  const float* kv_gamma = nullptr;
+  float eps = 0;
+  DeviceRotation rotation;  // of keys and entries
+  ActivationForms q;        // [m, q_rank]
+  const int32_t* key_rows = nullptr;
+  std::byte* window_pool = nullptr;
+  DType key_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::Fp8KeyLayout
+  DeviceCompression compression;
   bool is_dependent = false;
 };
 
@@ -369,31 +371,38 @@ struct DeviceKeyRows {
   const int32_t* rows = nullptr;    // [m, max_rows]; -1: no key
   const int32_t* counts = nullptr;  // [m], 0 .. max_rows
   int32_t max_rows = 0;
+  // [m] the first so many keys are of earlier steps and their rows plan data, so that both may be
+  // read that early, too. Null: none.
+  const int32_t* ready_counts = nullptr;
 };
 
-// SparseAttentionArgs on a GPU, everything in device memory: q and out in bf16.
-//   q, out: [m, H, d] bf16, must not alias; sink: [H] f32
+// SparseAttentionArgs on a GPU, everything in device memory. Queries come as `q`, or without it, in
+// launches of up to KernelInfo::max_sum_rows tokens, as their product left them: each head is then
+// rms-normed without weight and rotated first, as DeviceQueriesArgs says. Results are the heads'
+// outputs rotated back, in every form asked for; of rows without KernelInfo::gives_forms in bf16
+// alone and as they are.
+//   q: [m, H, d] bf16; sink: [H] f32; out: [m, H * d]
 struct DeviceSparseAttentionArgs {
   const void* q = nullptr;
+  DeviceSums q_sums;  // [splits, m, H * d]; without q
+  float eps = 0;      // of their norm
   DeviceKeyRows window;
   DeviceKeyRows entries;
   DType kv_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::Fp8KeyLayout
   const float* sink = nullptr;
   float scale = 0;
-  void* out = nullptr;
+  const int32_t* positions = nullptr;  // [m] plan data; with q_sums or rotation
+  DeviceRotation rotation;             // of q_sums, and inverse of out; without frequencies neither
+  ActivationForms out;
   int32_t m = 0;
   int32_t heads = 0;
   int32_t head_dim = 512;
-  int32_t num_rotary = 64;  // of keys in kF8E4m3
-  int32_t num_units = 0;    // streaming multiprocessors
-  // What was complete before the stream's last kernel began, and may be read while it runs.
-  bool is_q_ready = false;
-  bool is_window_ready = false;  // pool and rows
-  bool are_entries_ready = false;
+  int32_t num_rotary = 64;    // of keys in kF8E4m3
+  int32_t num_units = 0;      // streaming multiprocessors
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
 
-// The heads' outputs rotated back, in every form asked for.
+// The heads' outputs rotated back, in every form asked for, behind attention that leaves this open.
 //   x: [m, H, d] bf16; y: [m, H * d]
 struct DeviceAttendedArgs {
   const void* x = nullptr;
@@ -415,11 +424,20 @@ struct DevicePagedRows {
   int32_t entries_per_page = 0;
 };
 
-// IndexerScoreArgs on a GPU, everything in device memory.
+// IndexerScoreArgs on a GPU, everything in device memory. Queries and the weights of their heads
+// come as `q` and `head_weights`, or without them, in launches of up to KernelInfo::max_sum_rows
+// tokens, as products left them: see DeviceQueriesArgs.
 //   q: [m, Hi, width] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
 struct DeviceIndexerScoreArgs {
   const void* q = nullptr;
   const float* head_weights = nullptr;
+  DeviceSums q_sums;       // [splits, m, Hi * width]
+  DeviceSums projections;  // [splits, m, row_width]
+  int32_t row_width = 0;
+  int32_t weights_column = 0;
+  float weights_scale = 0;
+  const int32_t* positions = nullptr;  // [m] plan data; with q_sums
+  DeviceRotation rotation;
   DevicePagedRows keys;
   float* scores = nullptr;
   int64_t columns = 0;  // at least every count
@@ -449,6 +467,8 @@ struct DeviceTopKArgs {
   int32_t* indices = nullptr;
   int32_t* num_selected = nullptr;  // null: not wanted
   std::byte* workspace = nullptr;   // cuda::top_k_workspace_bytes(), aligned to 16
+  // Rows of at most k scores are not written: their plan did (DevicePlanArgs::selected).
+  bool skips_short_rows = false;
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
 

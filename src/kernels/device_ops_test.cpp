@@ -73,10 +73,14 @@ struct Plan {
   std::vector<int32_t> key_rows = std::vector<int32_t>(5, kPoison);
   std::vector<int32_t> window_rows = std::vector<int32_t>(20, kPoison);
   std::vector<int32_t> window_counts = std::vector<int32_t>(5, kPoison);
+  std::vector<int32_t> window_ready = std::vector<int32_t>(5, kPoison);
   std::vector<int32_t> token_pages = std::vector<int32_t>(10, kPoison);
   std::vector<int32_t> counts_4 = std::vector<int32_t>(5, kPoison);
   std::vector<int32_t> selected_counts = std::vector<int32_t>(5, kPoison);
+  std::vector<int32_t> selected = std::vector<int32_t>(100, kPoison);
+  std::vector<int32_t> ready_4 = std::vector<int32_t>(5, kPoison);
   std::vector<int32_t> counts_128 = std::vector<int32_t>(5, kPoison);
+  std::vector<int32_t> ready_128 = std::vector<int32_t>(5, kPoison);
   std::vector<int32_t> rows_128 = std::vector<int32_t>(15, kPoison);
 
   Plan(const Step& step, int32_t direct_tokens) {
@@ -92,10 +96,14 @@ struct Plan {
                           .key_rows = key_rows.data(),
                           .window_rows = window_rows.data(),
                           .window_counts = window_counts.data(),
+                          .window_ready = window_ready.data(),
                           .token_pages = token_pages.data(),
                           .counts_4 = counts_4.data(),
                           .selected_counts = selected_counts.data(),
+                          .selected = selected.data(),
+                          .ready_4 = ready_4.data(),
                           .counts_128 = counts_128.data(),
+                          .ready_128 = ready_128.data(),
                           .rows_128 = rows_128.data(),
                           .max_rows_128 = 3});
   }
@@ -114,6 +122,7 @@ TEST(DevicePlan, ListsTheRingRowsThatATokenSees) {
   // Positions 298 on may be read: 298, 299, 300.
   EXPECT_THAT(row_of(plan.window_rows, 4, 3), ElementsAre(2, 3, 4, -1));
   EXPECT_THAT(plan.window_counts, ElementsAre(4, 4, 4, 3, 0));
+  EXPECT_THAT(plan.window_ready, ElementsAre(3, 2, 1, 2, 0));
 }
 
 TEST(DevicePlan, KeepsNewKeysOfLongChunksInScratchRows) {
@@ -128,7 +137,13 @@ TEST(DevicePlan, CountsAndTranslatesEntries) {
   const Plan plan(Step{}, 3);
   EXPECT_THAT(plan.counts_4, ElementsAre(1, 1, 2, 75, 0));
   EXPECT_THAT(plan.selected_counts, ElementsAre(1, 1, 2, 20, 0));
+  // What selects itself is listed: entries of page 4. The 75 of the fourth row wait for scores.
+  EXPECT_THAT(std::vector<int32_t>(plan.selected.begin() + 40, plan.selected.begin() + 43),
+              ElementsAre(4 * 64, 4 * 64 + 1, -1));
+  EXPECT_EQ(plan.selected[60], kPoison);
+  EXPECT_THAT(plan.ready_4, ElementsAre(1, 1, 1, 0, 0));
   EXPECT_THAT(plan.counts_128, ElementsAre(0, 0, 0, 2, 0));
+  EXPECT_THAT(plan.ready_128, ElementsAre(0, 0, 0, 2, 0));
   EXPECT_THAT(row_of(plan.rows_128, 3, 0), Each(-1));
   EXPECT_THAT(row_of(plan.rows_128, 3, 3), ElementsAre(14, 15, -1));
   EXPECT_THAT(row_of(plan.token_pages, 2, 2), ElementsAre(4, -1));
@@ -494,27 +509,28 @@ struct Compression {
   std::vector<float> entries = std::vector<float>(8 * 64, kPoisonF32);
 
   void run(bool forms_entries, bool stores_rows) {
-    launch(Op::kCompress,
-           DeviceCompressArgs{.projections = {.data = projections.data()},
-                              .row_width = 4,
-                              .tokens = step.tokens(),
-                              .sequences = step.device_sequences(),
-                              .ratio = ratio,
-                              .page_tokens = 256,
-                              .parts = {{.value_column = 0,
-                                         .gate_column = 2,
-                                         .width = 1,
-                                         .ape = ape.data(),
-                                         .gamma = gamma.data(),
-                                         .entries = reinterpret_cast<std::byte*>(entries.data()),
-                                         .entry_dtype = DType::kF32}},
-                              .num_parts = 1,
-                              .ring = ring.data(),
-                              .ring_capacity = kRingCapacity,
-                              .ring_width = kRingWidth,
-                              .eps = 3.0f,
-                              .forms_entries = forms_entries,
-                              .stores_rows = stores_rows});
+    launch(Op::kLatents,
+           DeviceLatentsArgs{
+               .tokens = step.tokens(),
+               .eps = 3.0f,
+               .compression = {.projections = {.data = projections.data()},
+                               .row_width = 4,
+                               .sequences = step.device_sequences(),
+                               .ratio = ratio,
+                               .page_tokens = 256,
+                               .parts = {{.value_column = 0,
+                                          .gate_column = 2,
+                                          .width = 1,
+                                          .ape = ape.data(),
+                                          .gamma = gamma.data(),
+                                          .entries = reinterpret_cast<std::byte*>(entries.data()),
+                                          .entry_dtype = DType::kF32}},
+                               .num_parts = 1,
+                               .ring = ring.data(),
+                               .ring_capacity = kRingCapacity,
+                               .ring_width = kRingWidth,
+                               .forms_entries = forms_entries,
+                               .stores_rows = stores_rows}});
   }
   float* ring_row(int32_t slot, int32_t position) {
     return ring.data() + (slot * kRingCapacity + position % kRingCapacity) * kRingWidth;

@@ -118,7 +118,6 @@ using Launch = std::variant<std::monostate,
                             Launcher<HyperPostArgs>,
                             Launcher<HyperHeadArgs>,
                             Launcher<CompressArgs>,
-                            Launcher<DeviceCompressArgs>,
                             Launcher<SelectExpertsArgs>,
                             Launcher<DeviceSelectExpertsArgs>,
                             Launcher<SwigluArgs>,
@@ -150,8 +149,10 @@ struct KernelInfo {
   Limits limits = {};
   PackedLayout layout = PackedLayout::kNone;
   ActivationForm x_form = ActivationForm::kF32;  // products on GPUs: what they read
-  KSplits k_splits = {};   // products on GPUs: how they split k, see num_splits()
-  bool gives_fp8 = false;  // products on GPUs: can give DeviceMatMulArgs::y_fp8
+  KSplits k_splits = {};     // products on GPUs: how they split k, see num_splits()
+  bool gives_fp8 = false;    // products on GPUs: can give DeviceMatMulArgs::y_fp8
+  bool gives_forms = false;  // attention on GPUs: gives every form, rotated back
+  int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.
   std::array<int32_t, 6> slot_rows = {};

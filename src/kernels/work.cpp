@@ -45,14 +45,9 @@ int64_t index_key_bytes(DType dtype, int64_t width) {
   return dtype == DType::kF8E4m3 ? quant::fp8_index_key_bytes(width) : width * dtype_size(dtype);
 }
 
-struct Attention {
-  int64_t m = 0, heads = 0, width = 0, number_bytes = 0;  // of a number of q or out
-};
-// `seen`: keys of all tokens together; `bytes`: of those that differ.
-Work attention(const Attention& shape, int64_t seen, int64_t bytes) {
-  const int64_t row = shape.heads * shape.width;
-  return work(2 * shape.m * row * shape.number_bytes + bytes, 4 * seen * row);
-}
+// `seen`: keys of all tokens together; row: of all heads; bytes: of q, of keys that differ and of
+// what comes out.
+Work attention(int64_t seen, int64_t row, int64_t bytes) { return work(bytes, 4 * seen * row); }
 
 // Key rows of several tokens, which may share them.
 class Keys final {
@@ -153,6 +148,15 @@ Routed routed_of(const ExpertSlots& slots, const ReadInts& read) {
   return routed;
 }
 
+// Rows of the ring go out with every token and come back where they close a block.
+Work work_of_compression(const DeviceCompression& compression, int64_t m) {
+  if (compression.num_parts == 0) return {};
+  const int64_t row = compression.ring_width;
+  int64_t bytes = sum_bytes(compression.projections.splits, m, row);
+  if (compression.stores_rows) bytes += m * row * 4;
+  return work(bytes, compression.forms_entries ? 6 * m * row : 0);
+}
+
 }  // namespace
 
 Work work_of(const MatMulArgs& args, const ReadInts& /*read*/) {
@@ -179,10 +183,11 @@ Work work_of(const SparseAttentionArgs& args, const ReadInts& /*read*/) {
     entries.add(set.entry_rows);
   }
   const int64_t heads = args.q.shape[1], width = args.q.shape[2];
-  return attention(
-      {.m = args.q.num_rows(), .heads = heads, .width = width, .number_bytes = 4},
-      window.count() + entries.count(),
-      (window.distinct() + entries.distinct()) * key_bytes(args.kv_dtype, width, args.num_rotary));
+  return attention(window.count() + entries.count(),
+                   heads * width,
+                   2 * args.q.num_rows() * heads * width * 4 +
+                       (window.distinct() + entries.distinct()) *
+                           key_bytes(args.kv_dtype, width, args.num_rotary));
 }
 
 // Tokens of one sequence follow each other and see the same entries.
@@ -319,17 +324,15 @@ Work work_of(const DeviceStreamMixArgs& args, const ReadInts& /*read*/) {
 
 Work work_of(const DeviceLatentsArgs& args, const ReadInts& /*read*/) {
   const int64_t m = args.tokens.m, width = args.q_rank + args.head_dim;
-  return work(sum_bytes(args.qr_kv.splits, m, width) + form_bytes(args.q, m, args.q_rank) +
-                  m * key_bytes(args.key_dtype, args.head_dim, args.rotation.num_rotary),
-              4 * m * width);
-}
-
-// Rows of the ring go out with every token and come back where they close a block.
-Work work_of(const DeviceCompressArgs& args, const ReadInts& /*read*/) {
-  const int64_t m = args.tokens.m, row = args.ring_width;
-  int64_t bytes = sum_bytes(args.projections.splits, m, row);
-  if (args.stores_rows) bytes += m * row * 4;
-  return work(bytes, args.forms_entries ? 6 * m * row : 0);
+  Work sum = work_of_compression(args.compression, m);
+  if (args.qr_kv.data == nullptr) return sum;
+  const Work latents =
+      work(sum_bytes(args.qr_kv.splits, m, width) + form_bytes(args.q, m, args.q_rank) +
+               m * key_bytes(args.key_dtype, args.head_dim, args.rotation.num_rotary),
+           4 * m * width);
+  sum.bytes += latents.bytes;
+  sum.flops += latents.flops;
+  return sum;
 }
 
 Work work_of(const DeviceQueriesArgs& args, const ReadInts& /*read*/) {
@@ -345,10 +348,14 @@ Work work_of(const DeviceQueriesArgs& args, const ReadInts& /*read*/) {
 Work work_of(const DeviceSparseAttentionArgs& args, const ReadInts& read) {
   const Keys window = keys_of(args.window, args.m, read);
   const Keys entries = keys_of(args.entries, args.m, read);
-  return attention({.m = args.m, .heads = args.heads, .width = args.head_dim, .number_bytes = 2},
-                   window.count() + entries.count(),
-                   (window.distinct() + entries.distinct()) *
-                       key_bytes(args.kv_dtype, args.head_dim, args.num_rotary));
+  const int64_t row = int64_t{args.heads} * args.head_dim;
+  const int64_t q_bytes =
+      args.q == nullptr ? sum_bytes(args.q_sums.splits, args.m, row) : args.m * row * 2;
+  return attention(window.count() + entries.count(),
+                   row,
+                   q_bytes + form_bytes(args.out, args.m, row) +
+                       (window.distinct() + entries.distinct()) *
+                           key_bytes(args.kv_dtype, args.head_dim, args.num_rotary));
 }
 
 Work work_of(const DeviceAttendedArgs& args, const ReadInts& /*read*/) {

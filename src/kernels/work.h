@@ -35,7 +35,6 @@ Work work_of(const DeviceEmbedArgs& args, const ReadInts& read);
 Work work_of(const DeviceStreamUpdateArgs& args, const ReadInts& read);
 Work work_of(const DeviceStreamMixArgs& args, const ReadInts& read);
 Work work_of(const DeviceLatentsArgs& args, const ReadInts& read);
-Work work_of(const DeviceCompressArgs& args, const ReadInts& read);
 Work work_of(const DeviceQueriesArgs& args, const ReadInts& read);
 Work work_of(const DeviceSparseAttentionArgs& args, const ReadInts& read);
 Work work_of(const DeviceAttendedArgs& args, const ReadInts& read);

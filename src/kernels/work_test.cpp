@@ -58,10 +58,13 @@ TEST(Work, OfExpertsCountsThoseThatHaveTokens) {
 TEST(Work, OfAttentionCountsSharedKeysOnce) {
   const int32_t window_counts[] = {2, 3}, window_rows[] = {5, 6, -1, 5, 6, 7};
   const int32_t entry_counts[] = {1, 0}, entry_rows[] = {9, -1, -1, -1};
+  float out = 0;  // only whether it is there counts
   const DeviceSparseAttentionArgs args{
+      .q = &out,
       .window = {.rows = window_rows, .counts = window_counts, .max_rows = 3},
       .entries = {.rows = entry_rows, .counts = entry_counts, .max_rows = 2},
       .kv_dtype = DType::kF8E4m3,
+      .out = {.bf16 = &out},
       .m = 2,
       .heads = 64};
   EXPECT_EQ(work_of(args, read_host).bytes, 2.0 * 2 * 64 * 512 * 2 + 4 * 584);

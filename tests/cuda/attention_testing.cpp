@@ -136,7 +136,7 @@ kernels::DeviceSparseAttentionArgs AttentionCase::args(uint16_t* out,
           .kv_dtype = window.dtype,
           .sink = device.sink.data(),
           .scale = 1.0f / std::sqrt(static_cast<float>(kKeyWidth)),
-          .out = out,
+          .out = {.bf16 = out},
           .m = count < 0 ? num_tokens() : count,
           .heads = heads,
           .num_units = gpu()->info().num_units};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/cuda_testing.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/indexer/launch.h"
 #include "kernels/cuda/sm90/top_k/launch.h"
 #include "kernels/kernel.h"
@@ -128,6 +129,65 @@ struct ScoreCase {
 };
 
 using IndexerScore = CudaTest;
+
+// Bit for bit what the op of its own makes of them.
+TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
+  constexpr int32_t kTokens = 2, kRowWidth = 150, kWeightsColumn = kRowWidth - kHeads;
+  const ScoreCase inputs({70, 33}, 5);
+  const DeviceArray<float> sums(random_bf16(2 * kTokens * kHeads * kWidth, 6)),
+      projections(random_bf16(2 * kTokens * kRowWidth, 7));
+  const DeviceArray<float> freqs(std::vector<float>(32, 0.37f));
+  const DeviceArray<int32_t> positions(std::vector<int32_t>{5000, 3});
+  const DeviceArray<uint16_t> q(kTokens * kHeads * kWidth), keys(to_bf16(inputs.keys));
+  const DeviceArray<float> weights(kTokens * kHeads);
+  const DeviceArray<int32_t> pages(inputs.pages), counts(inputs.counts);
+  const DeviceRotation rotation{.freqs = freqs.data(), .num_rotary = 64};
+  const DeviceQueriesArgs queries{.tokens = {.positions = positions.data(), .m = kTokens},
+                                  .head_dim = 512,
+                                  .rotation = rotation,
+                                  .index_sums = {.data = sums.data(), .splits = 2},
+                                  .index_heads = kHeads,
+                                  .index_width = kWidth,
+                                  .projections = {.data = projections.data(), .splits = 2},
+                                  .row_width = kRowWidth,
+                                  .weights_column = kWeightsColumn,
+                                  .weights_scale = 0.25f,
+                                  .index_q = q.data(),
+                                  .head_weights = weights.data()};
+  launch_queries(queries, gpu()->stream()).value();
+  const size_t size = kTokens * static_cast<size_t>(inputs.columns);
+  const DeviceArray<float> expected(size), scores(size);
+  DeviceIndexerScoreArgs args{.q = q.data(),
+                              .head_weights = weights.data(),
+                              .keys = {.pool = keys.data(),
+                                       .pages = pages.data(),
+                                       .counts = counts.data(),
+                                       .max_pages = inputs.max_pages,
+                                       .entries_per_page = ScoreCase::kEntriesPerPage},
+                              .scores = expected.data(),
+                              .columns = inputs.columns,
+                              .m = kTokens,
+                              .heads = kHeads,
+                              .num_units = gpu()->info().num_units};
+  launch_indexer_score_sm90(args, gpu()->stream()).value();
+  args.q = nullptr;
+  args.q_sums = queries.index_sums;
+  args.projections = queries.projections;
+  args.row_width = kRowWidth;
+  args.weights_column = kWeightsColumn;
+  args.weights_scale = queries.weights_scale;
+  args.positions = positions.data();
+  args.rotation = rotation;
+  args.scores = scores.data();
+  launch_indexer_score_sm90(args, gpu()->stream()).value();
+  const std::vector<float> found = scores.to_host(), wanted = expected.to_host();
+  for (int32_t t = 0; t < kTokens; ++t) {
+    for (int32_t c = 0; c < inputs.counts[static_cast<size_t>(t)]; ++c) {
+      const auto i = static_cast<size_t>(t * inputs.columns + c);
+      ASSERT_EQ(found[i], wanted[i]) << t << " " << c;
+    }
+  }
+}
 
 TEST_F(IndexerScore, EqualsTheReference) {
   // Products are exact; the tensor cores add with 23 bits below the largest term (spec

@@ -281,10 +281,14 @@ TEST_F(CudaOps, Plan) {
                           .key_rows = memory.out<int32_t>(m),
                           .window_rows = memory.out<int32_t>(m * 128),
                           .window_counts = memory.out<int32_t>(m),
+                          .window_ready = memory.out<int32_t>(m),
                           .token_pages = memory.out<int32_t>(m * step.max_pages),
                           .counts_4 = memory.out<int32_t>(m),
                           .selected_counts = memory.out<int32_t>(m),
+                          .selected = memory.out<int32_t>(m * 20),
+                          .ready_4 = memory.out<int32_t>(m),
                           .counts_128 = memory.out<int32_t>(m),
+                          .ready_128 = memory.out<int32_t>(m),
                           .rows_128 = memory.out<int32_t>(m * 12),
                           .max_rows_128 = 12};
       step.fill(memory, &args.tokens, &args.sequences);
@@ -590,7 +594,7 @@ TEST_F(CudaOps, Compress) {
                                 CompressCase{4, 74, 36, 10, 3}}) {
     for (const DType dtype : kKeyDtypes) {
       SCOPED_TRACE(c.width);
-      compare<DeviceCompressArgs>(Op::kCompress, [&](Memory& memory) {
+      compare<DeviceLatentsArgs>(Op::kLatents, [&](Memory& memory) {
         const Step step = mixed_step();
         const int32_t pages = step.max_pages * static_cast<int32_t>(step.sequences.size());
         const int32_t halves = c.ratio == 4 ? 2 : 1;
@@ -598,39 +602,39 @@ TEST_F(CudaOps, Compress) {
         const int32_t ring_width = 2 * channels + 2 * index_channels;
         const int32_t row_width = ring_width + (c.index_width > 0 ? 8 : 0);
         const int32_t ring_capacity = c.ratio == 4 ? 16 : 256;
-        DeviceCompressArgs args{
-            .projections = {.data = memory.normal(c.splits * step.m() * row_width),
-                            .splits = c.splits},
-            .row_width = row_width,
-            .ratio = c.ratio,
-            .page_tokens = 256,
-            .num_parts = c.index_width > 0 ? 2 : 1,
-            .ring = memory.normal(step.num_slots() * ring_capacity * ring_width),
-            .ring_capacity = ring_capacity,
-            .ring_width = ring_width,
-            .eps = 1e-6f,
-            .rotation = rotation_of(memory, c.rotary),
-            .forms_entries = c.forms,
-            .stores_rows = c.stores};
+        DeviceLatentsArgs args{.eps = 1e-6f};
+        DeviceCompression& compression = args.compression;
+        compression = {.projections = {.data = memory.normal(c.splits * step.m() * row_width),
+                                       .splits = c.splits},
+                       .row_width = row_width,
+                       .ratio = c.ratio,
+                       .page_tokens = 256,
+                       .num_parts = c.index_width > 0 ? 2 : 1,
+                       .ring = memory.normal(step.num_slots() * ring_capacity * ring_width),
+                       .ring_capacity = ring_capacity,
+                       .ring_width = ring_width,
+                       .forms_entries = c.forms,
+                       .stores_rows = c.stores};
+        args.rotation = rotation_of(memory, c.rotary);
         const int64_t rows = pages * (256 / c.ratio);
-        args.parts[0] = {.value_column = 0,
-                         .gate_column = channels,
-                         .width = c.width,
-                         .ape = memory.normal(c.ratio * channels),
-                         .gamma = memory.normal(c.width),
-                         .entries = key_pool(memory, dtype, rows, c.width, c.rotary),
-                         .entry_dtype = dtype};
+        compression.parts[0] = {.value_column = 0,
+                                .gate_column = channels,
+                                .width = c.width,
+                                .ape = memory.normal(c.ratio * channels),
+                                .gamma = memory.normal(c.width),
+                                .entries = key_pool(memory, dtype, rows, c.width, c.rotary),
+                                .entry_dtype = dtype};
         if (c.index_width > 0) {
-          args.parts[1] = {.value_column = 2 * channels,
-                           .gate_column = 2 * channels + index_channels,
-                           .width = c.index_width,
-                           .ape = memory.normal(c.ratio * index_channels),
-                           .gamma = memory.normal(c.index_width),
-                           .entries = key_pool(memory, dtype, rows, c.index_width, 0),
-                           .entry_dtype = dtype,
-                           .is_index = true};
+          compression.parts[1] = {.value_column = 2 * channels,
+                                  .gate_column = 2 * channels + index_channels,
+                                  .width = c.index_width,
+                                  .ape = memory.normal(c.ratio * index_channels),
+                                  .gamma = memory.normal(c.index_width),
+                                  .entries = key_pool(memory, dtype, rows, c.index_width, 0),
+                                  .entry_dtype = dtype,
+                                  .is_index = true};
         }
-        step.fill(memory, &args.tokens, &args.sequences);
+        step.fill(memory, &args.tokens, &compression.sequences);
         return args;
       });
     }

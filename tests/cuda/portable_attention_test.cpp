@@ -160,7 +160,7 @@ struct AttentionInputs {
     args.entries.rows = entry_rows.data() + first * entries.max_rows;
     args.entries.counts = entry_counts.data() + first;
     args.sink = device_sink.data();
-    args.out = out.data();
+    args.out = {.bf16 = out.data()};
     launcher<DeviceSparseAttentionArgs>(
         cuda_portable_kernels(),
         Op::kSparseAttention,
@@ -179,7 +179,7 @@ struct AttentionInputs {
     args.entries.rows = entries.rows.data();
     args.entries.counts = entries.counts.data();
     args.sink = sink.data();
-    args.out = out.data();
+    args.out = {.bf16 = out.data()};
     launcher<DeviceSparseAttentionArgs>(
         reference_device_attention_kernels(),
         Op::kSparseAttention,

@@ -4,7 +4,10 @@
 #include <vector>
 
 #include "cuda/attention_testing.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/sparse_attention/launch.h"
+#include "kernels/reference/device_rows.h"
+#include "kernels/reference/forms.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::cuda {
@@ -192,16 +195,161 @@ TEST_P(SparseAttention, TokensDoNotDependOnTheirNeighbours) {
   }
 }
 
+// What a step asks of a token's heads: rotated back, f32 and what products read.
+struct StepInputs {
+  StepInputs(size_t m, int32_t heads, uint32_t seed)
+      : row(static_cast<size_t>(heads * kKeyWidth)), freqs(frequencies()) {
+    std::vector<int32_t> all = {5000, 3, 70};
+    all.resize(m, 9);
+    positions = std::make_unique<DeviceArray<int32_t>>(all);
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> sums(kSplits * m * row);
+    for (float& sum : sums) sum = normal(random);
+    q_sums = std::make_unique<DeviceArray<float>>(sums);
+  }
+  static constexpr size_t kSplits = 2;
+  size_t row;
+  DeviceArray<float> freqs;
+  std::unique_ptr<DeviceArray<int32_t>> positions;
+  std::unique_ptr<DeviceArray<float>> q_sums;
+
+  DeviceRotation rotation() const { return {.freqs = freqs.data(), .num_rotary = 64}; }
+  static std::vector<float> frequencies() {
+    std::vector<float> values;
+    for (int32_t i = 0; i < 32; ++i) {
+      values.push_back(std::pow(1e-4f, static_cast<float>(i) / 32.0f));
+    }
+    return values;
+  }
+};
+
+// Every form, poisoned; FP8 blocks with their padding.
+struct Forms {
+  Forms(size_t m, size_t k)
+      : f32(m * k),
+        bf16(m * k),
+        fp8(m * k),
+        scales(m * k / 128),
+        blocks(static_cast<size_t>(
+            fp8_blocks_bytes(static_cast<int64_t>(m), static_cast<int64_t>(k)))) {}
+  DeviceArray<float> f32;
+  DeviceArray<uint16_t> bf16;
+  DeviceArray<std::byte> fp8;
+  DeviceArray<float> scales;
+  DeviceArray<std::byte> blocks;
+
+  ActivationForms forms() const {
+    return {.f32 = f32.data(),
+            .bf16 = bf16.data(),
+            .fp8 = fp8.data(),
+            .fp8_scales = scales.data(),
+            .fp8_blocks = blocks.data()};
+  }
+};
+
+// Turned back, the rotated results are those without rotation; the other forms are those of f32.
+void expect_forms(AttentionCase& inputs, const SparseAttentionShape& shape) {
+  const size_t m = inputs.counts.size();
+  const StepInputs step(m, inputs.heads, 30);
+  const Forms plain(m, step.row), rotated(m, step.row);
+  DeviceSparseAttentionArgs args = inputs.args(nullptr);
+  args.out = {.f32 = plain.f32.data()};
+  launch_sparse_attention_sm90_shaped(args, shape, gpu()->stream()).value();
+  args.positions = step.positions->data();
+  args.rotation = step.rotation();
+  args.out = rotated.forms();
+  launch_sparse_attention_sm90_shaped(args, shape, gpu()->stream()).value();
+  const std::vector<float> before = plain.f32.to_host(), after = rotated.f32.to_host();
+  const std::vector<float> freqs = step.freqs.to_host();
+  const std::vector<int32_t> positions = step.positions->to_host();
+  const std::vector<uint16_t> bf16 = rotated.bf16.to_host();
+  std::vector<std::byte> fp8(m * step.row, std::byte{0xFF}),
+      blocks(rotated.blocks.to_host().size(), std::byte{0xFF});
+  std::vector<float> scales(m * step.row / 128);
+  for (size_t t = 0; t < m; ++t) {
+    const std::span<const float> from = std::span(before).subspan(t * step.row, step.row);
+    const std::span<const float> row = std::span(after).subspan(t * step.row, step.row);
+    std::vector<float> expected(from.begin(), from.end());
+    for (size_t head = 0; head < expected.size(); head += kKeyWidth) {
+      reference::rotate(std::span(expected).subspan(head, kKeyWidth),
+                        {.freqs = freqs.data(), .num_rotary = 64},
+                        positions[t],
+                        true);
+    }
+    for (size_t i = 0; i < step.row; ++i) {
+      ASSERT_NEAR(row[i], expected[i], 1e-5f * (std::abs(from[i]) + std::abs(from[i ^ 1])))
+          << t << " " << i;
+      ASSERT_EQ(bf16[t * step.row + i], quant::f32_to_bf16(row[i])) << t << " " << i;
+    }
+    reference::write_forms(
+        {.fp8 = fp8.data(), .fp8_scales = scales.data(), .fp8_blocks = blocks.data()},
+        static_cast<int64_t>(m),
+        static_cast<int64_t>(t),
+        row);
+  }
+  EXPECT_EQ(rotated.fp8.to_host(), fp8);
+  EXPECT_EQ(rotated.scales.to_host(), scales);
+  EXPECT_EQ(rotated.blocks.to_host(), blocks);
+}
+
+TEST_P(SparseAttention, GivesEveryFormRotatedBackOfFewKeys) {
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, {{5, 70}, {0, 0}, {64, 3}}, 31);
+    expect_forms(inputs, GetParam());
+  }
+}
+
+TEST_P(SparseAttention, GivesEveryFormRotatedBackOfManyTokens) {
+  // More than one slice of 128 rows, and of 132 blocks with one token each.
+  AttentionCase inputs(DType::kBf16, 64, std::vector<KeyCounts>(150, {17, 90}), 32);
+  expect_forms(inputs, GetParam());
+}
+
+// Bit for bit what the op of its own makes of them.
+TEST(SparseAttentionCluster, MakesQueriesOfSumsOfFewKeys) {
+  if (gpu() == nullptr) GTEST_SKIP() << "no GPU: NOT RUN ON HARDWARE";
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    AttentionCase inputs(dtype, 64, {{128, 70}, {0, 5}}, 33);
+    const StepInputs step(2, 64, 34);
+    const DeviceArray<uint16_t> q(2 * step.row);
+    const DeviceSums sums{.data = step.q_sums->data(), .splits = StepInputs::kSplits};
+    launch_queries({.q_sums = sums,
+                    .tokens = {.positions = step.positions->data(), .m = 2},
+                    .heads = 64,
+                    .head_dim = kKeyWidth,
+                    .eps = 1e-6f,
+                    .rotation = step.rotation(),
+                    .q = q.data()},
+                   gpu()->stream())
+        .value();
+    const DeviceArray<float> expected(2 * step.row), out(2 * step.row);
+    DeviceSparseAttentionArgs args = inputs.args(nullptr);
+    args.positions = step.positions->data();
+    args.rotation = step.rotation();
+    args.eps = 1e-6f;
+    args.q = q.data();
+    args.out = {.f32 = expected.data()};
+    launch_sparse_attention_sm90(args, gpu()->stream()).value();
+    args.q = nullptr;
+    args.q_sums = sums;
+    args.out = {.f32 = out.data()};
+    launch_sparse_attention_sm90(args, gpu()->stream()).value();
+    EXPECT_EQ(out.to_host(), expected.to_host());
+  }
+}
+
 TEST_P(SparseAttention, ReadingAheadChangesNothing) {
   for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
     AttentionCase inputs(dtype, 64, {{128, 512}, {100, 3}}, 10);
     const std::vector<float> expected = attend(inputs, GetParam());
-    for (uint32_t bits = 1; bits < 8; ++bits) {
+    const DeviceArray<int32_t> some(std::vector<int32_t>{127, 40}),
+        all(std::vector<int32_t>{500, 3});
+    for (uint32_t bits = 1; bits < 4; ++bits) {
       const DeviceArray<uint16_t> out(inputs.out_size());
       DeviceSparseAttentionArgs args = inputs.args(out.data());
-      args.is_q_ready = (bits & 1) != 0;
-      args.is_window_ready = (bits & 2) != 0;
-      args.are_entries_ready = (bits & 4) != 0;
+      if ((bits & 1) != 0) args.window.ready_counts = some.data();
+      if ((bits & 2) != 0) args.entries.ready_counts = all.data();
       args.is_dependent = true;
       for (int32_t i = 0; i < 3; ++i) {
         launch_sparse_attention_sm90_shaped(args, GetParam(), gpu()->stream()).value();

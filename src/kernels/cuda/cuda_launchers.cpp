@@ -71,7 +71,6 @@ constexpr NamedLaunch kLaunchers[] = {
     {"rms_norm.cuda.simt", &launch_rms_norm},
     {"join_mtp.cuda.simt", &launch_join_mtp},
     {"latents.cuda.simt", &launch_latents},
-    {"compress.cuda.simt", &launch_compress},
     {"queries.cuda.simt", &launch_queries},
     {"attended.cuda.simt", &launch_attended},
     {"select_experts.cuda.simt", &launch_select_experts},

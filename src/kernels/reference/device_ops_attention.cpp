@@ -19,35 +19,39 @@ void write_bf16(std::span<const float> values, void* out, int64_t first) {
 
 // --- compressors ---
 
-int32_t channels_of(const DeviceCompressArgs& args, const DeviceCompressor& part) {
-  return args.ratio == 4 ? 2 * part.width : part.width;
+int32_t channels_of(const DeviceLatentsArgs& args, const DeviceCompressor& part) {
+  return args.compression.ratio == 4 ? 2 * part.width : part.width;
 }
 
 // The projections of one token as the ring keeps them: gates with their position bias.
-std::vector<float> biased_row(const DeviceCompressArgs& args, int64_t t) {
-  std::vector<float> row = sum_row(args.projections, args.tokens.m, args.row_width, t);
-  for (int32_t i = 0; i < args.num_parts; ++i) {
-    const DeviceCompressor& part = args.parts[i];
+std::vector<float> biased_row(const DeviceLatentsArgs& args, int64_t t) {
+  std::vector<float> row =
+      sum_row(args.compression.projections, args.tokens.m, args.compression.row_width, t);
+  for (int32_t i = 0; i < args.compression.num_parts; ++i) {
+    const DeviceCompressor& part = args.compression.parts[i];
     const int32_t channels = channels_of(args, part);
-    const float* const bias = part.ape + int64_t{args.tokens.positions[t] % args.ratio} * channels;
+    const float* const bias =
+        part.ape + int64_t{args.tokens.positions[t] % args.compression.ratio} * channels;
     for (int32_t a = 0; a < channels; ++a)
       row[static_cast<size_t>(part.gate_column) + static_cast<size_t>(a)] += bias[a];
   }
   return row;
 }
 
-int64_t ring_row(const DeviceCompressArgs& args, int32_t s, int32_t position) {
+int64_t ring_row(const DeviceLatentsArgs& args, int32_t s, int32_t position) {
   const int64_t row =
-      int64_t{args.sequences.slots[s]} * args.ring_capacity + position % args.ring_capacity;
-  return row * args.ring_width;
+      int64_t{args.compression.sequences.slots[s]} * args.compression.ring_capacity +
+      position % args.compression.ring_capacity;
+  return row * args.compression.ring_width;
 }
 
 // The row of an earlier or equal position of sequence `s`.
-std::vector<float> row_at(const DeviceCompressArgs& args, int32_t s, int32_t position) {
-  const int32_t begin = args.sequences.position_begin[s];
-  if (position >= begin) return biased_row(args, args.sequences.row_begin[s] + position - begin);
-  const float* const row = args.ring + ring_row(args, s, position);
-  return {row, row + args.ring_width};
+std::vector<float> row_at(const DeviceLatentsArgs& args, int32_t s, int32_t position) {
+  const int32_t begin = args.compression.sequences.position_begin[s];
+  if (position >= begin)
+    return biased_row(args, args.compression.sequences.row_begin[s] + position - begin);
+  const float* const row = args.compression.ring + ring_row(args, s, position);
+  return {row, row + args.compression.ring_width};
 }
 
 // One token's share in an entry: where its channels begin in its row.
@@ -58,19 +62,19 @@ struct Slot {
 
 // Ratio 4: the previous block's first halves (absent for entry 0), then this block's second halves.
 // Ratio 128: the block's tokens.
-std::vector<Slot> slots_of(const DeviceCompressArgs& args,
+std::vector<Slot> slots_of(const DeviceLatentsArgs& args,
                            const DeviceCompressor& part,
                            int32_t s,
                            int32_t entry) {
   std::vector<Slot> slots;
-  const int32_t begin = entry * args.ratio;
-  const bool overlaps = args.ratio == 4;
+  const int32_t begin = entry * args.compression.ratio;
+  const bool overlaps = args.compression.ratio == 4;
   if (overlaps && entry > 0) {
-    for (int32_t i = 0; i < args.ratio; ++i) {
-      slots.push_back({.row = row_at(args, s, begin - args.ratio + i)});
+    for (int32_t i = 0; i < args.compression.ratio; ++i) {
+      slots.push_back({.row = row_at(args, s, begin - args.compression.ratio + i)});
     }
   }
-  for (int32_t i = 0; i < args.ratio; ++i) {
+  for (int32_t i = 0; i < args.compression.ratio; ++i) {
     slots.push_back(
         {.row = row_at(args, s, begin + i), .first_channel = overlaps ? part.width : 0});
   }
@@ -100,15 +104,16 @@ std::vector<float> pool(const DeviceCompressor& part, const std::vector<Slot>& s
   return entry;
 }
 
-void form_entry(const DeviceCompressArgs& args,
+void form_entry(const DeviceLatentsArgs& args,
                 const DeviceCompressor& part,
                 int32_t s,
                 int32_t entry) {
   std::vector<float> key = pool(part, slots_of(args, part, s, entry));
   normalise(key, part.gamma, args.eps);
-  rotate(key, args.rotation, entry * args.ratio, false);
-  const int32_t per_page = args.page_tokens / args.ratio;
-  const int32_t* const pages = args.sequences.pages + int64_t{s} * args.sequences.max_pages;
+  rotate(key, args.rotation, entry * args.compression.ratio, false);
+  const int32_t per_page = args.compression.page_tokens / args.compression.ratio;
+  const int32_t* const pages =
+      args.compression.sequences.pages + int64_t{s} * args.compression.sequences.max_pages;
   const int64_t row = int64_t{pages[entry / per_page]} * per_page + entry % per_page;
   const int64_t num_rotary = part.is_index ? 0 : args.rotation.num_rotary;
   store_key(key,
@@ -117,17 +122,34 @@ void form_entry(const DeviceCompressArgs& args,
             part.entries + row * key_row_bytes(part.entry_dtype, part.width, num_rotary));
 }
 
-void store_ring_row(const DeviceCompressArgs& args, int64_t t, int32_t s) {
+void store_ring_row(const DeviceLatentsArgs& args, int64_t t, int32_t s) {
   const int32_t position = args.tokens.positions[t];
-  const int32_t end = args.sequences.position_begin[s] + args.sequences.num_tokens[s];
-  if (position < end - args.ring_capacity) return;
+  const int32_t end =
+      args.compression.sequences.position_begin[s] + args.compression.sequences.num_tokens[s];
+  if (position < end - args.compression.ring_capacity) return;
   const std::vector<float> row = biased_row(args, t);
-  std::copy_n(row.begin(), args.ring_width, args.ring + ring_row(args, s, position));
+  std::copy_n(row.begin(),
+              args.compression.ring_width,
+              args.compression.ring + ring_row(args, s, position));
 }
 
-}  // namespace
+void compress(const DeviceLatentsArgs& args) {
+  const DeviceCompression& compression = args.compression;
+  const DeviceTokens& tokens = args.tokens;
+  for (int64_t t = 0; compression.forms_entries && t < tokens.m; ++t) {
+    const int32_t s = tokens.sequences[t];
+    const int32_t end = tokens.positions[t] + 1;
+    if (s < 0 || end % compression.ratio != 0) continue;
+    for (int32_t i = 0; i < compression.num_parts; ++i) {
+      form_entry(args, compression.parts[i], s, end / compression.ratio - 1);
+    }
+  }
+  for (int64_t t = 0; compression.stores_rows && t < tokens.m; ++t) {
+    if (tokens.sequences[t] >= 0) store_ring_row(args, t, tokens.sequences[t]);
+  }
+}
 
-Result<void> device_latents(const DeviceLatentsArgs& args, device::Stream&) {
+void store_latents(const DeviceLatentsArgs& args) {
   const int64_t key_bytes = key_row_bytes(args.key_dtype, args.head_dim, args.rotation.num_rotary);
   for (int64_t t = 0; t < args.tokens.m; ++t) {
     std::vector<float> row =
@@ -144,22 +166,13 @@ Result<void> device_latents(const DeviceLatentsArgs& args, device::Stream&) {
               args.rotation.num_rotary,
               args.window_pool + args.key_rows[t] * key_bytes);
   }
-  return {};
 }
 
-Result<void> device_compress(const DeviceCompressArgs& args, device::Stream&) {
-  const DeviceTokens& tokens = args.tokens;
-  for (int64_t t = 0; args.forms_entries && t < tokens.m; ++t) {
-    const int32_t s = tokens.sequences[t];
-    const int32_t end = tokens.positions[t] + 1;
-    if (s < 0 || end % args.ratio != 0) continue;
-    for (int32_t i = 0; i < args.num_parts; ++i) {
-      form_entry(args, args.parts[i], s, end / args.ratio - 1);
-    }
-  }
-  for (int64_t t = 0; args.stores_rows && t < tokens.m; ++t) {
-    if (tokens.sequences[t] >= 0) store_ring_row(args, t, tokens.sequences[t]);
-  }
+}  // namespace
+
+Result<void> device_latents(const DeviceLatentsArgs& args, device::Stream&) {
+  if (args.qr_kv.data != nullptr) store_latents(args);
+  if (args.compression.num_parts > 0) compress(args);
   return {};
 }
 

@@ -18,7 +18,6 @@ Result<void> device_stream_mix(const DeviceStreamMixArgs& args, device::Stream& 
 Result<void> device_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream);
 Result<void> device_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stream);
 Result<void> device_latents(const DeviceLatentsArgs& args, device::Stream& stream);
-Result<void> device_compress(const DeviceCompressArgs& args, device::Stream& stream);
 Result<void> device_queries(const DeviceQueriesArgs& args, device::Stream& stream);
 Result<void> device_attended(const DeviceAttendedArgs& args, device::Stream& stream);
 Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream);

@@ -41,8 +41,14 @@ void plan_padding(const DevicePlanArgs& args, int64_t t) {
   clear(args.window_rows, args.window);
   clear(args.token_pages, args.sequences.max_pages);
   clear(args.rows_128, args.max_rows_128);
-  for (int32_t* const counts :
-       {args.window_counts, args.counts_4, args.selected_counts, args.counts_128}) {
+  clear(args.selected, args.top_k);
+  for (int32_t* const counts : {args.window_counts,
+                                args.window_ready,
+                                args.counts_4,
+                                args.selected_counts,
+                                args.ready_4,
+                                args.counts_128,
+                                args.ready_128}) {
     store(counts, t, 0);
   }
 }
@@ -51,6 +57,7 @@ void plan_window(const DevicePlanArgs& args, int64_t t, int32_t s, int32_t posit
   const int32_t first = std::max(args.sequences.window_begin[s], position - args.window + 1);
   const int32_t count = position - first + 1;
   store(args.window_counts, t, count);
+  store(args.window_ready, t, std::clamp(args.sequences.position_begin[s] - first, 0, count));
   for (int32_t i = 0; i < args.window; ++i) {
     store(args.window_rows,
           t * args.window + i,
@@ -62,8 +69,14 @@ void plan_entries(const DevicePlanArgs& args, int64_t t, int32_t s, int32_t posi
   const int32_t count_4 = (position + 1) / 4;
   store(args.counts_4, t, count_4);
   store(args.selected_counts, t, std::min(count_4, args.top_k));
+  const bool are_all = count_4 <= args.top_k;
+  store(args.ready_4, t, are_all ? args.sequences.position_begin[s] / 4 : 0);
+  for (int32_t c = 0; are_all && c < args.top_k; ++c) {
+    store(args.selected, t * args.top_k + c, c < count_4 ? entry_row(args, s, 4, c) : int32_t{-1});
+  }
   const int32_t count_128 = (position + 1) / 128;
   store(args.counts_128, t, count_128);
+  store(args.ready_128, t, args.sequences.position_begin[s] / 128);
   for (int32_t c = 0; c < args.max_rows_128; ++c) {
     store(args.rows_128,
           t * args.max_rows_128 + c,

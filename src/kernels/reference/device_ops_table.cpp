@@ -26,7 +26,6 @@ constexpr KernelInfo kTable[] = {
     row("rms_norm.emulated.scalar", Op::kRmsNorm, &reference::device_rms_norm),
     row("join_mtp.emulated.scalar", Op::kJoinMtp, &reference::device_join_mtp),
     row("latents.emulated.scalar", Op::kLatents, &reference::device_latents),
-    row("compress.emulated.scalar", Op::kCompress, &reference::device_compress),
     row("queries.emulated.scalar", Op::kQueries, &reference::device_queries),
     row("attended.emulated.scalar", Op::kAttended, &reference::device_attended),
     row("select_experts.emulated.scalar", Op::kSelectExperts, &reference::device_select_experts),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/emulated_gpu.h"
+#include "kernels/reference/device_rows.h"
 #include "kernels/reference/forms.h"
 #include "kernels/reference/ops_launchers.h"
 #include "kernels/registry.h"
@@ -218,12 +219,35 @@ std::vector<int32_t> visible_rows(const DeviceKeyRows& keys, int64_t t) {
   return rows;
 }
 
+std::vector<float> widened(const void* bf16, int64_t first, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  const auto* const from = static_cast<const uint16_t*>(bf16) + first;
+  std::transform(from, from + count, values.begin(), quant::bf16_to_f32);
+  return values;
+}
+void round_to_bf16(std::span<float> values) {
+  for (float& value : values) value = quant::bf16_to_f32(quant::f32_to_bf16(value));
+}
+
+// A token's queries, which are bf16 either way: [H * d].
+std::vector<float> queries_of(const DeviceSparseAttentionArgs& args, int64_t t) {
+  const int64_t width = args.heads * int64_t{args.head_dim};
+  if (args.q != nullptr) return widened(args.q, t * width, width);
+  std::vector<float> q = reference::sum_row(args.q_sums, args.m, width, t);
+  const auto head_dim = static_cast<size_t>(args.head_dim);
+  for (size_t first = 0; first < q.size(); first += head_dim) {
+    const std::span<float> head = std::span(q).subspan(first, head_dim);
+    reference::normalise(head, nullptr, args.eps);
+    reference::rotate(head, args.rotation, args.positions[t], false);
+  }
+  round_to_bf16(q);
+  return q;
+}
+
 Result<void> sparse_attention(const DeviceSparseAttentionArgs& args, device::Stream& stream) {
   const int64_t width = args.heads * int64_t{args.head_dim};
   stream.pool->parallel_for(args.m, [&](int64_t t) {
-    std::vector<float> q(static_cast<size_t>(width)), out(static_cast<size_t>(width));
-    const auto* const from = static_cast<const uint16_t*>(args.q) + t * width;
-    std::transform(from, from + width, q.begin(), quant::bf16_to_f32);
+    std::vector<float> q = queries_of(args, t), out(static_cast<size_t>(width));
     const std::vector<int32_t> window = visible_rows(args.window, t);
     const std::vector<int32_t> entries = visible_rows(args.entries, t);
     const KeySet keys{.window = args.window.pool,
@@ -242,20 +266,50 @@ Result<void> sparse_attention(const DeviceSparseAttentionArgs& args, device::Str
                                      .out = TensorView::contiguous(out.data(), DType::kF32, shape)},
                                     serial);
     CHECK(done.ok());
-    std::transform(
-        out.begin(), out.end(), static_cast<uint16_t*>(args.out) + t * width, quant::f32_to_bf16);
+    round_to_bf16(out);  // as it is where another launch turns it back
+    for (size_t first = 0; args.rotation.num_rotary > 0 && first < out.size();
+         first += static_cast<size_t>(args.head_dim)) {
+      reference::rotate(std::span(out).subspan(first, static_cast<size_t>(args.head_dim)),
+                        args.rotation,
+                        args.positions[t],
+                        true);
+    }
+    write_forms(args.out, args.m, t, out);
   });
   return {};
 }
 
-Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
+// The same of the indexer, [Hi * width], and the weights of its heads, [Hi].
+std::vector<float> index_queries_of(const DeviceIndexerScoreArgs& args, int64_t t) {
   const int64_t width = args.heads * int64_t{args.width};
+  if (args.q != nullptr) return widened(args.q, t * width, width);
+  std::vector<float> q = reference::sum_row(args.q_sums, args.m, width, t);
+  const auto head_width = static_cast<size_t>(args.width);
+  for (size_t first = 0; first < q.size(); first += head_width) {
+    reference::rotate(
+        std::span(q).subspan(first, head_width), args.rotation, args.positions[t], false);
+  }
+  round_to_bf16(q);
+  return q;
+}
+std::vector<float> index_weights_of(const DeviceIndexerScoreArgs& args, int64_t t) {
+  if (args.q != nullptr) {
+    const float* const weights = args.head_weights + t * args.heads;
+    return {weights, weights + args.heads};
+  }
+  const std::vector<float> row = reference::sum_row(args.projections, args.m, args.row_width, t);
+  std::vector<float> weights(row.begin() + args.weights_column,
+                             row.begin() + args.weights_column + args.heads);
+  for (float& weight : weights) weight *= args.weights_scale;
+  return weights;
+}
+
+Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
   stream.pool->parallel_for(args.m, [&](int64_t t) {
     const int32_t count = args.keys.counts[t];
     if (count <= args.unscored_count) return;
-    std::vector<float> q(static_cast<size_t>(width));
-    const auto* const from = static_cast<const uint16_t*>(args.q) + t * width;
-    std::transform(from, from + width, q.begin(), quant::bf16_to_f32);
+    std::vector<float> q = index_queries_of(args, t);
+    const std::vector<float> weights = index_weights_of(args, t);
     std::vector<PageId> pages;
     for (int32_t c = 0; c < count; c += args.keys.entries_per_page) {
       pages.push_back(
@@ -269,7 +323,7 @@ Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& s
     const Result<void> done = reference::indexer_score(
         {.q = TensorView::contiguous(q.data(), DType::kF32, {1, args.heads, args.width}),
          .head_weights = TensorView::contiguous(
-             const_cast<float*>(args.head_weights + t * args.heads), DType::kF32, {1, args.heads}),
+             const_cast<float*>(weights.data()), DType::kF32, {1, args.heads}),
          .keys = std::span(&keys, 1),
          .key_dtype = args.key_dtype,
          .scores = TensorView::contiguous(
@@ -289,6 +343,7 @@ int32_t pool_row(const DeviceTopKArgs& args, int64_t t, int32_t entry) {
 Result<void> top_k(const DeviceTopKArgs& args, device::Stream& stream) {
   stream.pool->parallel_for(args.m, [&](int64_t t) {
     const int32_t count = args.counts[t];
+    if (args.skips_short_rows && count <= args.k) return;
     std::vector<int32_t> chosen(static_cast<size_t>(args.k), -1);
     int32_t num_selected = std::min(count, args.k);
     if (count <= args.k) {  // all of them, whatever their scores
@@ -413,6 +468,7 @@ class ProductTable final {
 };
 
 std::vector<KernelInfo> make_attention_rows() {
+  constexpr int64_t kMaxSumRows = 2;  // so that steps come both ways
   std::vector<KernelInfo> rows;
   for (const KeyForm keys : {KeyForm::kPlain, KeyForm::kFp8}) {
     const bool is_fp8 = keys == KeyForm::kFp8;
@@ -421,11 +477,14 @@ std::vector<KernelInfo> make_attention_rows() {
         Op::kSparseAttention,
         &sparse_attention));
     rows.back().keys = keys;
+    rows.back().gives_forms = true;
+    rows.back().max_sum_rows = kMaxSumRows;
     rows.push_back(emulated(
         is_fp8 ? "indexer_score.fp8_keys.emulated.scalar" : "indexer_score.emulated.scalar",
         Op::kIndexerScore,
         &indexer_score));
     rows.back().keys = keys;
+    rows.back().max_sum_rows = kMaxSumRows;
   }
   rows.push_back(emulated("top_k.emulated.scalar", Op::kTopK, &top_k));
   return rows;

@@ -1,4 +1,4 @@
-// Between the products of attention: latents and keys, queries, the heads' outputs.
+// Between the products of attention: queries and the heads' outputs.
 #include "base/checked_math.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/ptx.cuh"
@@ -8,63 +8,6 @@
 
 namespace nibble::kernels::cuda {
 namespace {
-
-// --- latents ---
-
-constexpr int kLatentWarps = 8, kLatentKept = 2;  // rows of up to 2048 values
-
-__device__ __forceinline__ float4 scaled(const float4& v, float factor, const float4& g) {
-  return {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w};
-}
-
-// Two blocks per token: one norms the latent of the queries, one makes the key. Warp w has groups
-// w, w + 8. Bytes: 4 splits (q_rank + d) per token and what is written.
-template <bool kVectors>
-__global__ void __launch_bounds__(kLatentWarps * 32) latents(const DeviceLatentsArgs args) {
-  launch_dependents();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t t = blockIdx.x;
-  const bool is_key = blockIdx.y == 1;
-  const int64_t row_width = int64_t{args.q_rank} + args.head_dim;
-  const int width = is_key ? args.head_dim : args.q_rank;
-  const float* const gamma = is_key ? args.kv_gamma : args.q_gamma;
-  const int64_t first = t * row_width + (is_key ? args.q_rank : 0);
-  const int position = args.tokens.positions[t];
-  float4 gammas[kLatentKept];
-  Rotation4 angles[kLatentKept];
-#pragma unroll
-  for (int i = 0; i < kLatentKept; ++i) {
-    const int column = (warp + i * kLatentWarps) * kGroup + lane * 4;
-    gammas[i] = load4<kVectors>(gamma + column, width - column);
-    if (is_key) angles[i] = rotation4(column, width, args.rotation, position, false);
-  }
-  wait_for_predecessors();
-  const int64_t key_row = is_key ? __ldcg(args.key_rows + t) : 0;
-  float4 x[kLatentKept];
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kLatentKept; ++i) {
-    const int column = (warp + i * kLatentWarps) * kGroup + lane * 4;
-    x[i] = sum4<kVectors>(args.qr_kv, args.tokens.m * row_width, first + column, width - column);
-  }
-  if (key_row < 0) return;
-#pragma unroll
-  for (int i = 0; i < kLatentKept; ++i) squares += sum_of_squares(x[i]);
-  const float factor = rsqrtf(block_sum(squares) / static_cast<float>(width) + args.eps);
-#pragma unroll
-  for (int i = 0; i < kLatentKept; ++i) {
-    const int group = warp + i * kLatentWarps;
-    if (group * kGroup >= width) break;
-    float4 v = scaled(x[i], factor, gammas[i]);
-    if (!is_key) {
-      write_group<kVectors>(args.q, args.tokens.m, width, t, group, v);
-      continue;
-    }
-    rotate(v, angles[i]);
-    store_key_group<kVectors>(
-        v, group, width, args.key_dtype, args.rotation.num_rotary, args.window_pool, key_row);
-  }
-}
 
 // --- queries ---
 
@@ -122,7 +65,7 @@ __global__ void __launch_bounds__(kHeadWarps * 32)
   for (int i = 0; i < kHeadKept; ++i) {
     const int column = i * kGroup + lane * 4;
     if (i > last_group) break;
-    float4 v = scaled(x[i], factor, {1, 1, 1, 1});
+    float4 v = {x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor};
     if (i == last_group) {
       rotate(v, angles);
     } else if ((i + 1) * kGroup > width - args.rotation.num_rotary) {
@@ -169,22 +112,6 @@ __global__ void __launch_bounds__(kHeadWarps * 32) attended(const DeviceAttended
 constexpr int kFewTokens = 32;
 
 }  // namespace
-
-Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& stream) {
-  constexpr int kMax = kLatentWarps * kLatentKept * kGroup;
-  DCHECK(args.q_rank <= kMax && args.head_dim <= kMax) << args.q_rank;
-  const bool is_vector = args.q_rank % 4 == 0 && has_vectors(args.qr_kv.data, args.head_dim) &&
-                         has_vectors(args.q_gamma, 4) && has_vectors(args.kv_gamma, 4) &&
-                         has_vectors(args.q, args.q_rank) &&
-                         has_vectors(reinterpret_cast<const float*>(args.window_pool), 4);
-  return launch_kernel(is_vector ? &latents<true> : &latents<false>,
-                       {.grid = static_cast<uint32_t>(args.tokens.m),
-                        .block = kLatentWarps * 32,
-                        .is_dependent = args.is_dependent,
-                        .grid_y = 2},
-                       stream,
-                       args);
-}
 
 Result<void> launch_queries(const DeviceQueriesArgs& args, device::Stream& stream) {
   DCHECK(args.head_dim <= kHeadKept * kGroup && args.index_width <= kHeadKept * kGroup);

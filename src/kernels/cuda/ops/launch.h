@@ -20,7 +20,6 @@ Result<void> launch_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stre
 // Limits: q_rank and head_dim at most 2048; heads and entries of at most 512 values; an even number
 // of rotary dimensions that begin at an even one.
 Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& stream);
-Result<void> launch_compress(const DeviceCompressArgs& args, device::Stream& stream);
 Result<void> launch_queries(const DeviceQueriesArgs& args, device::Stream& stream);
 Result<void> launch_attended(const DeviceAttendedArgs& args, device::Stream& stream);
 

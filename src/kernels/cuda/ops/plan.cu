@@ -63,6 +63,9 @@ __global__ void __launch_bounds__(kThreads) plan(const DevicePlanArgs args) {
     store(args.counts_4, t, count_4);
     store(args.selected_counts, t, min(count_4, args.top_k));
     store(args.counts_128, t, count_128);
+    store(args.window_ready, t, min(max(token.position_begin - window_begin, 0), window_count));
+    store(args.ready_128, t, token.position_begin / 128);
+    store(args.ready_4, t, count_4 <= args.top_k ? token.position_begin / 4 : 0);
   }
   for (int i = threadIdx.x; i < args.window; i += kThreads) {
     store(args.window_rows,
@@ -71,6 +74,12 @@ __global__ void __launch_bounds__(kThreads) plan(const DevicePlanArgs args) {
   }
   for (int i = threadIdx.x; i < sequences.max_pages; i += kThreads) {
     store(args.token_pages, t * sequences.max_pages + i, is_real ? pages[i] : -1);
+  }
+  const int per_page_4 = args.page_tokens / 4;
+  for (int c = threadIdx.x; count_4 <= args.top_k && c < args.top_k; c += kThreads) {
+    store(args.selected,
+          t * args.top_k + c,
+          c < count_4 ? pages[c / per_page_4] * per_page_4 + c % per_page_4 : -1);
   }
   const int per_page = args.page_tokens / 128;
   for (int c = threadIdx.x; c < args.max_rows_128; c += kThreads) {

@@ -131,6 +131,43 @@ __device__ __forceinline__ void write_group(
   }
 }
 
+// The same for columns [column, column + 8), of which `largest` is the largest magnitude of their
+// group; rows are vectors.
+__device__ __forceinline__ void write_eight(const ActivationForms& y,
+                                            int64_t m,
+                                            int64_t k,
+                                            int64_t row,
+                                            int64_t column,
+                                            const float4& first,
+                                            const float4& second,
+                                            float largest) {
+  const int64_t index = row * k + column;
+  if (y.f32 != nullptr) {
+    store_vector(y.f32 + index, first);
+    store_vector(y.f32 + index + 4, second);
+  }
+  if (y.bf16 != nullptr) {
+    auto* const to = static_cast<uint16_t*>(y.bf16) + index;
+    store_vector(to, first);
+    store_vector(to + 4, second);
+  }
+  if (y.fp8 == nullptr && y.fp8_blocks == nullptr) return;
+  const uint32_t exponent = e4m3_scale_exponent(largest);
+  const uint2 codes = {e4m3_codes(first, exponent), e4m3_codes(second, exponent)};
+  const int64_t group = column / kGroup, in_group = column % kGroup;
+  if (y.fp8 != nullptr) {
+    *reinterpret_cast<uint2*>(y.fp8 + index) = codes;
+    if (in_group == 0) y.fp8_scales[row * (k / kGroup) + group] = power_of_two(exponent);
+  }
+  if (y.fp8_blocks != nullptr) {
+    const Fp8BlockRow place =
+        fp8_block_row(reinterpret_cast<uint8_t*>(y.fp8_blocks), m, k, row, group);
+    *reinterpret_cast<uint2*>(place.codes + in_group / 16 * place.chunk_bytes + in_group % 16) =
+        codes;
+    if (in_group == 0) *place.scale = power_of_two(exponent);
+  }
+}
+
 // --- rotation ---
 
 // Sine and cosine of f32(position) * freq rounded to f32, which may be millions of turns.

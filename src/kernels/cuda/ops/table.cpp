@@ -39,7 +39,6 @@ constexpr KernelInfo kTable[] = {
     row("rms_norm.cuda.simt", Op::kRmsNorm, {.k_max = 8192}),
     row("join_mtp.cuda.simt", Op::kJoinMtp),
     row("latents.cuda.simt", Op::kLatents, {.n_max = 2048, .k_multiple = 2, .k_max = 2048}),
-    row("compress.cuda.simt", Op::kCompress, {.k_multiple = 2, .k_max = 512}),
     row("queries.cuda.simt", Op::kQueries, {.k_multiple = 2, .k_max = 512}),
     row("attended.cuda.simt", Op::kAttended, {.k_multiple = 4}),
     row("select_experts.cuda.simt", Op::kSelectExperts, {.k_max = 512}),

@@ -12,158 +12,201 @@ using kernels::ActivationForm;
 using kernels::DeviceSums;
 using layers::FormSet;
 
-Result<void> store_latents(const Pass& pass,
-                           const AttentionWeights& weights,
-                           const LayerState& layer,
-                           const Rows& rows,
-                           const DeviceSums& qr_kv) {
-  FormSet forms;
-  forms.add(weights.wq_b.form(rows.m()));
-  if (weights.compress_ratio == 4) forms.add(weights.index_wq_b.form(rows.m()));
-  return pass.ops.latents.launch(
-      kernels::DeviceLatentsArgs{.qr_kv = qr_kv,
-                                 .tokens = rows.lists.tokens,
-                                 .q_rank = pass.config.q_lora_rank,
-                                 .head_dim = pass.config.head_dim,
-                                 .q_gamma = weights.q_norm.data(),
-                                 .kv_gamma = weights.kv_norm.data(),
-                                 .eps = pass.norm_eps(),
-                                 .rotation = pass.frequencies.of(weights.compress_ratio),
-                                 .q = forms.select(pass.ws.q_latent),
-                                 .key_rows = pass.ws.key_rows,
-                                 .window_pool = layer.window.storage.data(),
-                                 .key_dtype = pass.numerics.kv_dtype,
-                                 .is_dependent = true},
-      pass.stream());
-}
-
-kernels::DeviceCompressArgs compress_args(const Pass& pass,
+kernels::DeviceCompression compression_of(const Pass& pass,
                                           const AttentionWeights& weights,
                                           const LayerState& layer,
                                           const Rows& rows,
                                           const DeviceSums& projections) {
+  if (weights.compress_ratio == 0) return {};
   const int32_t width = pass.config.head_dim;
   const int32_t index_width = pass.config.index_head_dim;
   const bool has_index = weights.compress_ratio == 4;
   const int32_t channels = has_index ? 2 * width : width;
-  kernels::DeviceCompressArgs args{
+  kernels::DeviceCompression compression{
       .projections = projections,
       .row_width = static_cast<int32_t>(weights.compressor_projections.n()),
-      .tokens = rows.lists.tokens,
       .sequences = rows.lists.sequences,
       .ratio = weights.compress_ratio,
       .page_tokens = kPageSize,
       .num_parts = has_index ? 2 : 1,
       .ring = reinterpret_cast<float*>(layer.compressor.storage.data()),
       .ring_capacity = layer.compressor.capacity,
-      .ring_width = static_cast<int32_t>(compressor_row_width(pass.config, weights.compress_ratio)),
+      .ring_width =
+          static_cast<int32_t>(compressor_row_width(pass.config, weights.compress_ratio))};
+  compression.parts[0] = {.value_column = 0,
+                          .gate_column = channels,
+                          .width = width,
+                          .ape = weights.compressor.ape.data(),
+                          .gamma = weights.compressor.norm.data(),
+                          .entries = layer.entries.storage.data(),
+                          .entry_dtype = layer.entries.form.dtype};
+  if (has_index) {
+    compression.parts[1] = {.value_column = 2 * channels,
+                            .gate_column = 2 * channels + 2 * index_width,
+                            .width = index_width,
+                            .ape = weights.index_compressor.ape.data(),
+                            .gamma = weights.index_compressor.norm.data(),
+                            .entries = layer.index_entries.storage.data(),
+                            .entry_dtype = layer.index_entries.form.dtype,
+                            .is_index = true};
+  }
+  return compression;
+}
+
+// Latents, keys and entries. Where a sequence is long enough to overwrite the ring rows that its
+// entries read, ring rows come after them.
+Result<void> store_latents(const Pass& pass,
+                           const AttentionWeights& weights,
+                           const LayerState& layer,
+                           const Rows& rows,
+                           const DeviceSums& qr_kv,
+                           const DeviceSums& projections) {
+  FormSet forms;
+  forms.add(weights.wq_b.form(rows.m()));
+  if (weights.compress_ratio == 4) forms.add(weights.index_wq_b.form(rows.m()));
+  kernels::DeviceLatentsArgs args{
+      .qr_kv = qr_kv,
+      .tokens = rows.lists.tokens,
+      .q_rank = pass.config.q_lora_rank,
+      .head_dim = pass.config.head_dim,
+      .q_gamma = weights.q_norm.data(),
+      .kv_gamma = weights.kv_norm.data(),
       .eps = pass.norm_eps(),
       .rotation = pass.frequencies.of(weights.compress_ratio),
+      .q = forms.select(pass.ws.q_latent),
+      .key_rows = pass.ws.key_rows,
+      .window_pool = layer.window.storage.data(),
+      .key_dtype = pass.numerics.kv_dtype,
+      .compression = compression_of(pass, weights, layer, rows, projections),
       .is_dependent = true};
-  args.parts[0] = {.value_column = 0,
-                   .gate_column = channels,
-                   .width = width,
-                   .ape = weights.compressor.ape.data(),
-                   .gamma = weights.compressor.norm.data(),
-                   .entries = layer.entries.storage.data(),
-                   .entry_dtype = layer.entries.form.dtype};
-  if (has_index) {
-    args.parts[1] = {.value_column = 2 * channels,
-                     .gate_column = 2 * channels + 2 * index_width,
-                     .width = index_width,
-                     .ape = weights.index_compressor.ape.data(),
-                     .gamma = weights.index_compressor.norm.data(),
-                     .entries = layer.index_entries.storage.data(),
-                     .entry_dtype = layer.index_entries.form.dtype,
-                     .is_index = true};
-  }
-  return args;
+  args.compression.stores_rows = rows.is_direct;
+  TRY(pass.ops.latents.launch(args, pass.stream()));
+  if (rows.is_direct || args.compression.num_parts == 0) return {};
+  args.qr_kv = {};
+  args.compression.forms_entries = false;
+  args.compression.stores_rows = true;
+  return pass.ops.latents.launch(args, pass.stream());
 }
 
-// Entries before ring rows where a sequence is long enough to overwrite what it reads.
-Result<void> compress(const Pass& pass,
-                      const AttentionWeights& weights,
-                      const LayerState& layer,
-                      const Rows& rows,
-                      const DeviceSums& projections) {
-  kernels::DeviceCompressArgs args = compress_args(pass, weights, layer, rows, projections);
-  if (rows.is_direct) return pass.ops.compress.launch(args, pass.stream());
-  args.stores_rows = false;
-  TRY(pass.ops.compress.launch(args, pass.stream()));
-  args.stores_rows = true;
-  args.forms_entries = false;
-  return pass.ops.compress.launch(args, pass.stream());
+// What becomes queries.
+struct QuerySums {
+  DeviceSums q;
+  DeviceSums index;        // of layers with an indexer
+  DeviceSums projections;  // where the weights of its heads lie
+};
+
+// Whether attention, and the indexer, take queries as their product left them.
+bool attention_takes_sums(const Pass& pass, const Rows& rows) {
+  return rows.m() <= pass.ops.attention.kernel->max_sum_rows;
+}
+bool indexer_takes_sums(const Pass& pass, const Rows& rows) {
+  return rows.m() <=
+         std::min<int64_t>(pass.ops.indexer_score.kernel->max_sum_rows, pass.ws.score_rows);
+}
+float index_weights_scale(const Config& config) {
+  return static_cast<float>(1.0 /
+                            std::sqrt(double{1} * config.index_head_dim * config.index_n_heads));
 }
 
+// Queries for those who do not.
 Result<void> make_queries(const Pass& pass,
                           const AttentionWeights& weights,
                           const Rows& rows,
-                          const DeviceSums& projections) {
+                          const QuerySums& sums) {
   const Config& config = pass.config;
-  const int32_t m = rows.m();
-  const kernels::ActivationForms& q = pass.ws.q_latent;
+  const bool has_q = !attention_takes_sums(pass, rows);
+  const bool has_index = weights.compress_ratio == 4 && !indexer_takes_sums(pass, rows);
+  if (!has_q && !has_index) return {};
   kernels::DeviceQueriesArgs args{.tokens = rows.lists.tokens,
-                                  .heads = config.num_attention_heads,
                                   .head_dim = config.head_dim,
                                   .eps = pass.norm_eps(),
                                   .rotation = pass.frequencies.of(weights.compress_ratio),
-                                  .q = pass.ws.q,
                                   .is_dependent = true};
-  TRY_ASSIGN(args.q_sums, weights.wq_b.launch(q, m, pass.ws.q_sums, pass.stream()));
-  if (weights.compress_ratio == 4) {
-    TRY_ASSIGN(args.index_sums, weights.index_wq_b.launch(q, m, pass.ws.index_sums, pass.stream()));
+  if (has_q) {
+    args.q_sums = sums.q;
+    args.heads = config.num_attention_heads;
+    args.q = pass.ws.q;
+  }
+  if (has_index) {
+    args.index_sums = sums.index;
     args.index_heads = config.index_n_heads;
     args.index_width = config.index_head_dim;
-    args.projections = projections;
+    args.projections = sums.projections;
     args.row_width = static_cast<int32_t>(weights.compressor_projections.n());
     args.weights_column = static_cast<int32_t>(compressor_row_width(config, 4));
-    args.weights_scale = static_cast<float>(
-        1.0 / std::sqrt(double{1} * config.index_head_dim * config.index_n_heads));
+    args.weights_scale = index_weights_scale(config);
     args.index_q = pass.ws.index_q;
     args.head_weights = pass.ws.head_weights;
   }
   return pass.ops.queries.launch(args, pass.stream());
 }
 
-// Pool rows of the selected entries, as many tokens per launch as the score buffer holds.
-Result<void> select_entries(const Pass& pass, const LayerState& layer, const Rows& rows) {
+// Scores of the entries of `count` tokens from `begin` on, into the score buffer.
+Result<void> score_entries(const Pass& pass,
+                           const AttentionWeights& weights,
+                           const LayerState& layer,
+                           const Rows& rows,
+                           const QuerySums& sums,
+                           int32_t begin,
+                           int32_t count) {
   const Config& config = pass.config;
   const Workspace& ws = pass.ws;
-  const int64_t q_width = int64_t{config.index_n_heads} * config.index_head_dim;
+  const int32_t max_pages = rows.lists.sequences.max_pages;
+  kernels::DeviceIndexerScoreArgs args{
+      .keys = {.pool = layer.index_entries.storage.data(),
+               .pages = ws.token_pages + int64_t{begin} * max_pages,
+               .counts = ws.counts_4 + begin,
+               .max_pages = max_pages,
+               .entries_per_page = layer.entries_per_page()},
+      .scores = ws.scores,
+      .columns = ws.score_columns,
+      .m = count,
+      .heads = config.index_n_heads,
+      .width = config.index_head_dim,
+      .key_dtype = layer.index_entries.form.dtype,
+      .unscored_count = config.index_topk,
+      .num_units = pass.num_units,
+      .is_dependent = true};
+  if (indexer_takes_sums(pass, rows)) {
+    args.q_sums = sums.index;
+    args.projections = sums.projections;
+    args.row_width = static_cast<int32_t>(weights.compressor_projections.n());
+    args.weights_column = static_cast<int32_t>(compressor_row_width(config, 4));
+    args.weights_scale = index_weights_scale(config);
+    args.positions = rows.lists.tokens.positions;
+    args.rotation = pass.frequencies.of(weights.compress_ratio);
+  } else {
+    const int64_t q_width = int64_t{config.index_n_heads} * config.index_head_dim;
+    args.q = static_cast<const std::byte*>(ws.index_q) + begin * q_width * 2;
+    args.head_weights = ws.head_weights + int64_t{begin} * config.index_n_heads;
+  }
+  return pass.ops.indexer_score.launch(args, pass.stream());
+}
+
+// Pool rows of the selected entries, as many tokens per launch as the score buffer holds.
+Result<void> select_entries(const Pass& pass,
+                            const AttentionWeights& weights,
+                            const LayerState& layer,
+                            const Rows& rows,
+                            const QuerySums& sums) {
+  const Config& config = pass.config;
+  const Workspace& ws = pass.ws;
   const int32_t max_pages = rows.lists.sequences.max_pages;
   for (int32_t begin = 0; begin < rows.m(); begin += ws.score_rows) {
     const int32_t count = std::min(ws.score_rows, rows.m() - begin);
-    const int32_t* const pages = ws.token_pages + int64_t{begin} * max_pages;
-    TRY(pass.ops.indexer_score.launch(
-        kernels::DeviceIndexerScoreArgs{
-            .q = static_cast<const std::byte*>(ws.index_q) + begin * q_width * 2,
-            .head_weights = ws.head_weights + int64_t{begin} * config.index_n_heads,
-            .keys = {.pool = layer.index_entries.storage.data(),
-                     .pages = pages,
-                     .counts = ws.counts_4 + begin,
-                     .max_pages = max_pages,
-                     .entries_per_page = layer.entries_per_page()},
-            .scores = ws.scores,
-            .columns = ws.score_columns,
-            .m = count,
-            .heads = config.index_n_heads,
-            .width = config.index_head_dim,
-            .key_dtype = layer.index_entries.form.dtype,
-            .unscored_count = config.index_topk,
-            .num_units = pass.num_units,
-            .is_dependent = true},
-        pass.stream()));
+    TRY(score_entries(pass, weights, layer, rows, sums, begin, count));
     TRY(pass.ops.top_k.launch(
         kernels::DeviceTopKArgs{.scores = ws.scores,
                                 .counts = ws.counts_4 + begin,
                                 .columns = ws.score_columns,
                                 .m = count,
                                 .k = config.index_topk,
-                                .pages = pages,
+                                .pages = ws.token_pages + int64_t{begin} * max_pages,
                                 .max_pages = max_pages,
                                 .entries_per_page = layer.entries_per_page(),
                                 .indices = ws.selected + int64_t{begin} * config.index_topk,
                                 .workspace = ws.top_k,
+                                .skips_short_rows = !pass.has_decisions(),
                                 .is_dependent = true},
         pass.stream()));
   }
@@ -179,42 +222,74 @@ kernels::DeviceKeyRows visible_entries(const Pass& pass,
     return {.pool = layer.entries.storage.data(),
             .rows = ws.selected,
             .counts = selected_counts,
-            .max_rows = pass.config.index_topk};
+            .max_rows = pass.config.index_topk,
+            .ready_counts = pass.has_decisions() ? nullptr : ws.ready_4};
   }
   if (layer.compress_ratio == 128) {
     return {.pool = layer.entries.storage.data(),
             .rows = ws.rows_128,
             .counts = ws.counts_128,
-            .max_rows = ws.max_rows_128};
+            .max_rows = ws.max_rows_128,
+            .ready_counts = ws.ready_128};
   }
   return {.pool = layer.window.storage.data(), .rows = ws.window_rows, .counts = ws.no_counts};
 }
 
+FormSet heads_forms(const AttentionWeights& weights, int32_t m) {
+  FormSet forms;
+  forms.add(weights.wo_a.form(m));
+  return forms;
+}
+
+// The heads' outputs, rotated back, in the forms that the output projection reads.
 Result<void> attend(const Pass& pass,
                     const AttentionWeights& weights,
                     const LayerState& layer,
                     const Rows& rows,
+                    const DeviceSums& q_sums,
                     const kernels::DeviceKeyRows& entries) {
   const Config& config = pass.config;
-  return pass.ops.attention.launch(
-      kernels::DeviceSparseAttentionArgs{
-          .q = pass.ws.q,
-          .window = {.pool = layer.window.storage.data(),
-                     .rows = pass.ws.window_rows,
-                     .counts = pass.ws.window_counts,
-                     .max_rows = config.sliding_window},
-          .entries = entries,
-          .kv_dtype = pass.numerics.kv_dtype,
-          .sink = weights.sink.data(),
-          .scale = static_cast<float>(1.0 / std::sqrt(double{1} * config.head_dim)),
-          .out = pass.ws.attended,
-          .m = rows.m(),
-          .heads = config.num_attention_heads,
-          .head_dim = config.head_dim,
-          .num_rotary = config.qk_rope_head_dim,
-          .num_units = pass.num_units,
-          .is_dependent = true},
-      pass.stream());
+  const kernels::DeviceRotation rotation = pass.frequencies.of(weights.compress_ratio);
+  const kernels::ActivationForms heads = heads_forms(weights, rows.m()).select(pass.ws.heads);
+  const bool gives_forms = pass.ops.attention.kernel->gives_forms;
+  kernels::DeviceSparseAttentionArgs args{
+      .eps = pass.norm_eps(),
+      .window = {.pool = layer.window.storage.data(),
+                 .rows = pass.ws.window_rows,
+                 .counts = pass.ws.window_counts,
+                 .max_rows = config.sliding_window,
+                 .ready_counts = pass.ws.window_ready},
+      .entries = entries,
+      .kv_dtype = pass.numerics.kv_dtype,
+      .sink = weights.sink.data(),
+      .scale = static_cast<float>(1.0 / std::sqrt(double{1} * config.head_dim)),
+      .positions = rows.lists.tokens.positions,
+      .m = rows.m(),
+      .heads = config.num_attention_heads,
+      .head_dim = config.head_dim,
+      .num_rotary = config.qk_rope_head_dim,
+      .num_units = pass.num_units,
+      .is_dependent = true};
+  if (attention_takes_sums(pass, rows)) {
+    args.q_sums = q_sums;
+  } else {
+    args.q = pass.ws.q;
+  }
+  if (gives_forms) {
+    args.rotation = rotation;
+    args.out = heads;
+    return pass.ops.attention.launch(args, pass.stream());
+  }
+  args.out = {.bf16 = pass.ws.attended};
+  TRY(pass.ops.attention.launch(args, pass.stream()));
+  return pass.ops.attended.launch(kernels::DeviceAttendedArgs{.x = pass.ws.attended,
+                                                              .tokens = rows.lists.tokens,
+                                                              .heads = config.num_attention_heads,
+                                                              .head_dim = config.head_dim,
+                                                              .rotation = rotation,
+                                                              .y = heads,
+                                                              .is_dependent = true},
+                                  pass.stream());
 }
 
 // New keys of long sequences, from scratch to the ring.
@@ -231,25 +306,14 @@ Result<void> settle_keys(const Pass& pass, const LayerState& layer, const Rows& 
                                    pass.stream());
 }
 
-// De-rotates the heads and projects them group by group, then together (spec 3.4 Output).
+// Projects the heads group by group, then together (spec 3.4 Output).
 Result<DeviceSums> project_output(const Pass& pass,
                                   const AttentionWeights& weights,
                                   const Rows& rows) {
-  const Config& config = pass.config;
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
-  FormSet heads_forms, z_forms;
-  heads_forms.add(weights.wo_a.form(m));
+  FormSet z_forms;
   z_forms.add(weights.wo_b.form(m));
-  TRY(pass.ops.attended.launch(
-      kernels::DeviceAttendedArgs{.x = ws.attended,
-                                  .tokens = rows.lists.tokens,
-                                  .heads = config.num_attention_heads,
-                                  .head_dim = config.head_dim,
-                                  .rotation = pass.frequencies.of(weights.compress_ratio),
-                                  .y = heads_forms.select(ws.heads),
-                                  .is_dependent = true},
-      pass.stream()));
   if (weights.wo_a.gives_blocks(m) && z_forms.has(ActivationForm::kFp8Blocks)) {
     TRY(weights.wo_a.launch_blocks(ws.heads, m, ws.z.fp8_blocks, pass.stream()));
   } else {
@@ -286,17 +350,21 @@ Result<DeviceSums> run_attention(const Pass& pass,
     TRY_ASSIGN(projections,
                weights.compressor_projections.launch(ws.x, m, ws.projections, pass.stream()));
   }
-  TRY(store_latents(pass, weights, layer, rows, qr_kv));
-  if (layer.compress_ratio != 0) TRY(compress(pass, weights, layer, rows, projections));
-  TRY(make_queries(pass, weights, rows, projections));
+  TRY(store_latents(pass, weights, layer, rows, qr_kv, projections));
+  QuerySums sums{.q = {}, .index = {}, .projections = projections};
+  TRY_ASSIGN(sums.q, weights.wq_b.launch(ws.q_latent, m, ws.q_sums, pass.stream()));
+  if (layer.compress_ratio == 4) {
+    TRY_ASSIGN(sums.index, weights.index_wq_b.launch(ws.q_latent, m, ws.index_sums, pass.stream()));
+  }
+  TRY(make_queries(pass, weights, rows, sums));
   const int32_t* selected_counts = ws.selected_counts;
   if (layer.compress_ratio == 4) {
-    TRY(select_entries(pass, layer, rows));
+    TRY(select_entries(pass, weights, layer, rows, sums));
     if (pass.has_decisions()) {
       TRY_ASSIGN(selected_counts, settle_selection(pass, layer_index, rows));
     }
   }
-  TRY(attend(pass, weights, layer, rows, visible_entries(pass, layer, selected_counts)));
+  TRY(attend(pass, weights, layer, rows, sums.q, visible_entries(pass, layer, selected_counts)));
   TRY(settle_keys(pass, layer, rows));
   return project_output(pass, weights, rows);
 }

@@ -36,7 +36,6 @@ std::vector<OpProblem> op_problems(const Config& config, const Numerics& numeric
   add("stream_update", &Ops::stream_update, Op::kStreamUpdate, streams, hidden);
   add("stream_mix", &Ops::stream_mix, Op::kStreamMix, streams, hidden);
   add("latents", &Ops::latents, Op::kLatents, config.q_lora_rank, head);
-  add("compress", &Ops::compress, Op::kCompress, head, head);
   add("queries", &Ops::queries, Op::kQueries, config.num_attention_heads, head);
   add("attention", &Ops::attention, Op::kSparseAttention, config.num_attention_heads, head);
   add("attended", &Ops::attended, Op::kAttended, config.num_attention_heads, head);

@@ -20,7 +20,6 @@ struct Ops {
   kernels::Route stream_update;
   kernels::Route stream_mix;
   kernels::Route latents;
-  kernels::Route compress;
   kernels::Route queries;
   kernels::Route attention;
   kernels::Route attended;

@@ -245,10 +245,14 @@ void Workspace::lay_out(const Config& config,
   key_rows = arena.take<int32_t>(rows);
   window_rows = arena.take<int32_t>(rows * config.sliding_window);
   window_counts = arena.take<int32_t>(rows);
+  window_ready = arena.take<int32_t>(rows);
   token_pages = arena.take<int32_t>(rows * pages);
   counts_4 = arena.take<int32_t>(rows);
   selected_counts = arena.take<int32_t>(rows);
+  selected = arena.take<int32_t>(rows * config.index_topk);
+  ready_4 = arena.take<int32_t>(rows);
   counts_128 = arena.take<int32_t>(rows);
+  ready_128 = arena.take<int32_t>(rows);
   rows_128 = arena.take<int32_t>(rows * max_rows_128);
   no_counts = arena.take<int32_t>(rows);  // devices give zeros
 
@@ -300,7 +304,6 @@ void Workspace::lay_out_attention(const Config& config,
   score_rows = static_cast<int32_t>(
       std::clamp<int64_t>(kScoreBytes / (score_columns * int64_t{sizeof(float)}), 1, rows));
   scores = arena.take<float>(score_rows * score_columns);
-  selected = arena.take<int32_t>(rows * config.index_topk);
   imposed_counts = arena.take<int32_t>(rows);
   top_k = arena.take<std::byte>(top_k_bytes(score_rows, config.index_topk, score_columns));
   attended = arena.bf16(rows * heads_width);

@@ -26,10 +26,14 @@ struct Workspace {
   int32_t* key_rows = nullptr;
   int32_t* window_rows = nullptr;
   int32_t* window_counts = nullptr;
+  int32_t* window_ready = nullptr;
   int32_t* token_pages = nullptr;
   int32_t* counts_4 = nullptr;
   int32_t* selected_counts = nullptr;
+  int32_t* selected = nullptr;  // where more are seen, layers overwrite it
+  int32_t* ready_4 = nullptr;
   int32_t* counts_128 = nullptr;
+  int32_t* ready_128 = nullptr;
   int32_t* rows_128 = nullptr;
   int32_t max_rows_128 = 0;
   const int32_t* no_counts = nullptr;  // [T] zeros: layers without entries
@@ -53,7 +57,6 @@ struct Workspace {
   float* scores = nullptr;            // [score_rows, score_columns]
   int32_t score_rows = 0;
   int64_t score_columns = 0;
-  int32_t* selected = nullptr;        // [T, index_topk] pool rows, then -1
   int32_t* imposed_counts = nullptr;  // [T] of replayed selections
   std::byte* top_k = nullptr;
   void* attended = nullptr;        // [T, H, d] bf16

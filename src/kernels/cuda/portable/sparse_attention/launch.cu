@@ -40,7 +40,7 @@ Result<void> launch_portable_sparse_attention(const DeviceSparseAttentionArgs& a
                                        .format = format_of(args),
                                        .sink = args.sink,
                                        .scale = args.scale * kLog2E,
-                                       .out = static_cast<uint16_t*>(args.out),
+                                       .out = static_cast<uint16_t*>(args.out.bf16),
                                        .heads = args.heads,
                                        .head_tiles = head_tiles};
   const LaunchShape shape{.grid = static_cast<uint32_t>(args.m * head_tiles),

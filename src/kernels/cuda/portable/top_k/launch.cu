@@ -22,6 +22,7 @@ struct PortableTopKParams {
   int entries_per_page;
   int* indices;
   int* num_selected;
+  bool skips_short_rows;
 };
 
 // Shared memory of a block.
@@ -98,6 +99,7 @@ __global__ void __launch_bounds__(kSelectThreads) portable_top_k(const PortableT
   launch_dependents();
   wait_for_predecessors();
   const int count = __ldg(params.counts + row);
+  if (params.skips_short_rows && count <= params.k) return;
   int* const indices = params.indices + static_cast<int64_t>(row) * params.k;
   if (thread == 0 && params.num_selected != nullptr) {
     params.num_selected[row] = min(params.k, count);
@@ -173,7 +175,8 @@ Result<void> launch_portable_top_k(const DeviceTopKArgs& args, device::Stream& s
                                   .max_pages = args.max_pages,
                                   .entries_per_page = args.entries_per_page,
                                   .indices = args.indices,
-                                  .num_selected = args.num_selected};
+                                  .num_selected = args.num_selected,
+                                  .skips_short_rows = args.skips_short_rows};
   return launch_kernel(&portable_top_k,
                        {.grid = static_cast<uint32_t>(args.m),
                         .block = kSelectThreads,

@@ -13,6 +13,7 @@
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
+#include "kernels/cuda/ops/rows.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -34,6 +35,14 @@ struct IndexerScoreShape {
 struct IndexerScoreParams {
   const uint8_t* q;
   const float* head_weights;
+  DeviceSums q_sums;
+  DeviceSums projections;
+  int row_width;
+  int weights_column;
+  float weights_scale;
+  const int* positions;
+  DeviceRotation rotation;
+  int m;
   const uint8_t* keys;
   const int* pages;
   const int* counts;
@@ -45,11 +54,50 @@ struct IndexerScoreParams {
   int64_t columns;
 };
 
+// The token's queries from sums, rotated as launch_queries() does, to shared memory. A warp has
+// four heads; their loads overlap.
+//   to: the two column blocks; angles: of this lane's columns
+__device__ __forceinline__ void make_index_queries(const IndexerScoreParams& params,
+                                                   int token,
+                                                   const Rotation4& angles,
+                                                   uint8_t* to) {
+  constexpr int kWarps = IndexerScoreShape::kThreads / 32, kHeads = kIndexHeads / kWarps;
+  constexpr int64_t kRow = kIndexHeads * kIndexWidth;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float4 x[kHeads];
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const int64_t index = token * kRow + (warp * kHeads + i) * kIndexWidth + lane * 4;
+    x[i] = sum4<true>(params.q_sums, params.m * kRow, index, 4);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const auto head = static_cast<uint32_t>(warp * kHeads + i);
+    const auto chunk = static_cast<uint32_t>(lane / 2);  // of eight columns
+    rotate(x[i], angles);
+    store_vector(reinterpret_cast<uint16_t*>(to + chunk / 8 * IndexerScoreShape::kColumnBlockBytes +
+                                             swizzled_chunk(head, chunk % 8) + lane % 2 * 8),
+                 x[i]);
+  }
+}
+
+__device__ __forceinline__ float index_weight(const IndexerScoreParams& params,
+                                              int token,
+                                              int head) {
+  if (params.q != nullptr) return __ldcg(params.head_weights + token * kIndexHeads + head);
+  const int64_t row_width = params.row_width;
+  return sum1(params.projections,
+              params.m * row_width,
+              token * row_width + params.weights_column + head) *
+         params.weights_scale;
+}
+
 // Grid: (token, block), block fastest.
 __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
     indexer_score(const IndexerScoreParams params) {
   using Shape = IndexerScoreShape;
   extern __shared__ uint8_t unaligned[];
+  __shared__ float head_weights[kIndexHeads];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = warp / 4, warp_in_group = warp % 4;
   const auto thread = static_cast<int>(threadIdx.x) % 128;
@@ -97,9 +145,13 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
     copy_async_commit();
   };
 
+  Rotation4 angles{};
+  if (params.q == nullptr) {
+    angles =
+        rotation4(lane * 4, kIndexWidth, params.rotation, __ldg(params.positions + token), false);
+  }
   wait_for_predecessors();
-#pragma unroll
-  for (int i = 0; i < kIndexHeads / 32; ++i) {
+  for (int i = 0; params.q != nullptr && i < kIndexHeads / 32; ++i) {
     const uint32_t head = threadIdx.x / 16 + 32 * i;
     copy_async_16(
         queries + chunk_block + swizzled_chunk(head, chunk % 8),
@@ -109,17 +161,21 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
   copy_async_commit();
 #pragma unroll
   for (int i = 0; i < Shape::kStages - 1; ++i) fetch(first_tile + i * step, i);
-  float weights[16];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float2 two = __ldcg(
-        reinterpret_cast<const float2*>(params.head_weights + token * kIndexHeads + 8 * j + 2 * t));
-    weights[2 * j] = two.x;
-    weights[2 * j + 1] = two.y;
+  if (params.q == nullptr) {
+    make_index_queries(params, token, angles, unaligned + (queries - shared_address(unaligned)));
+  }
+  if (threadIdx.x < kIndexHeads) {
+    head_weights[threadIdx.x] = index_weight(params, token, static_cast<int>(threadIdx.x));
   }
   copy_async_wait<Shape::kStages - 1>();
   fence_async_proxy();
   __syncthreads();
+  float weights[16];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    weights[2 * j] = head_weights[8 * j + 2 * t];
+    weights[2 * j + 1] = head_weights[8 * j + 2 * t + 1];
+  }
 
   const uint64_t q_descriptor = swizzled_descriptor(queries, 16);
   int stage = 0;

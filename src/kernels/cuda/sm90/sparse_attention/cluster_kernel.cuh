@@ -17,6 +17,7 @@
 #include "kernels/cuda/common/copy_async.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/sm90/sparse_attention/keys.cuh"
 
 namespace nibble::kernels::cuda {
@@ -50,13 +51,35 @@ struct ClusterAttention {
 
 // Order-preserving map between floats and integers, its own inverse.
 __device__ __forceinline__ int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7FFFFFFF); }
-__device__ __forceinline__ float warp_max(float x) {
+__device__ __forceinline__ float ordered_warp_max(float x) {
   return __int_as_float(ordered(__reduce_max_sync(~0U, ordered(__float_as_int(x)))));
 }
-__device__ __forceinline__ float warp_sum(float x) {
+
+// A head's query from sums as launch_queries() makes it, to shared memory. The whole warp.
+//   angles: of the head's last 64 columns
+__device__ __forceinline__ void make_query(
+    const SparseAttentionParams& params, int token, int head, const float2* angles, uint16_t* to) {
+  constexpr int kGroups = kKeyWidth / kGroup;
+  const int lane = threadIdx.x % 32;
+  const int64_t row = static_cast<int64_t>(params.heads) * kKeyWidth;
+  const int64_t first = token * row + head * kKeyWidth + lane * 4;
+  float4 x[kGroups];
+  float squares = 0;
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0U, x, step);
-  return x;
+  for (int i = 0; i < kGroups; ++i) {
+    x[i] = sum4<true>(params.q_sums, params.m * row, first + i * kGroup, 4);
+  }
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) squares += sum_of_squares(x[i]);
+  const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(kKeyWidth) + params.eps);
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    float4 v = {x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor};
+    if (i == kGroups - 1 && lane >= 16) {
+      rotate(v, {angles[2 * (lane - 16)], angles[2 * (lane - 16) + 1]});
+    }
+    store_vector(to + i * kGroup + lane * 4, v);
+  }
 }
 
 // Grid: (token, head group, split), split fastest.
@@ -71,6 +94,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   __shared__ __align__(8) uint64_t received_barrier;
   __shared__ float bias[kTileKeys];  // 0, or -inf where there is no key
   __shared__ float rescale[kClusterHeads];
+  __shared__ float2 angles[kRotaryPairs];
   float* const scores = reinterpret_cast<float*>(memory + Shape::kScoresOffset);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -91,23 +115,21 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   const int share = (keys.count + kSplits - 1) / kSplits;
   const int begin = min(split * share, keys.count), end = min(begin + share, keys.count);
 
-  // Fetches the keys of a tile that this warp serves and that the caller takes. All indices first:
-  // each is a trip to memory.
+  // Fetches the keys of a tile that this warp serves, those of which `mask` has a bit. All indices
+  // first: each is a trip to memory.
   Fp8RowPart parts[kIsFp8 ? Shape::kRowsPerWarp : 1];
-  const auto is_ready = [&](int key) {
-    return key < keys.num_window ? params.is_window_ready : params.are_entries_ready;
-  };
-  const auto fetch = [&](int tile_begin, const auto& takes) {
+  const auto fetch = [&](int tile_begin, uint32_t mask) {
     const uint8_t* rows[Shape::kRowsPerWarp];
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
       const int key = tile_begin + warp + i * Shape::kWarps;
-      rows[i] = key < end && takes(key) ? key_row<kRowBytes>(params, keys, key) : nullptr;
+      const bool takes = key < end && (mask >> i & 1) != 0;
+      rows[i] = takes ? key_row<kRowBytes>(params, keys, key) : nullptr;
     }
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
       const int slot = warp + i * Shape::kWarps;
-      if (!takes(tile_begin + slot)) continue;
+      if ((mask >> i & 1) == 0) continue;
       if (lane == 0) bias[slot] = rows[i] == nullptr ? -INFINITY : 0.0f;
       if constexpr (kIsFp8) {
         parts[i].read(rows[i], lane);
@@ -147,11 +169,27 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     }
   };
 
-  fetch(begin, is_ready);
-  if (params.is_q_ready) read_q();
+  uint32_t ready = 0;
+#pragma unroll
+  for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+    ready |= keys.is_ready(begin + warp + i * Shape::kWarps) ? 1U << i : 0;
+  }
+  fetch(begin, ready);
+  if (threadIdx.x < kRotaryPairs) {
+    angles[threadIdx.x] = pair_rotation(params, token, static_cast<int>(threadIdx.x));
+  }
+  __syncthreads();
   wait_for_predecessors();
-  fetch(begin, [&](int key) { return !is_ready(key); });
-  if (!params.is_q_ready) read_q();
+  if (params.q != nullptr) read_q();
+  fetch(begin, ~ready);
+  if (params.q == nullptr) {
+    make_query(
+        params,
+        token,
+        first_head + warp,
+        angles,
+        reinterpret_cast<uint16_t*>(memory + Shape::kScoresOffset + warp * Shape::kKeyPitch));
+  }
 
   uint32_t q[kSteps][4];
   float out[4][4] = {};
@@ -159,7 +197,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   for (int tile = begin; tile < end; tile += kTileKeys) {
     if (tile != begin) {
       __syncthreads();
-      fetch(tile, [](int) { return true; });
+      fetch(tile, ~0U);
     }
     finish_fetch();
     __syncthreads();
@@ -212,7 +250,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
       }
       tile_max = fmaxf(tile_max, logits[i]);
     }
-    const float new_max = fmaxf(max, warp_max(tile_max));
+    const float new_max = fmaxf(max, ordered_warp_max(tile_max));
     const float origin = new_max == -INFINITY ? 0.0f : new_max;
     const float factor = exp2_approx(max - origin);
     sum *= factor;
@@ -288,21 +326,24 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
                 shared_address_of_rank(barrier, owner));
   }
 
-  // Two neighbouring elements of an owned head per thread.
-  constexpr int kPairs = kKeyWidth / 2;
-  const auto owned = static_cast<int>(threadIdx.x) / kPairs;
-  const auto pair = static_cast<int>(threadIdx.x) % kPairs;
+  // Four neighbouring elements of an owned head per thread.
+  constexpr int kQuads = kKeyWidth / 4;
+  const auto owned = static_cast<int>(threadIdx.x) / kQuads;
+  const auto quad = static_cast<int>(threadIdx.x) % kQuads;
   if (owned >= Shape::kOwnedHeads) return;
   const int head = first_head + split * Shape::kOwnedHeads + owned;
   const float sink = __ldg(params.sink + head) * 1.4426950408889634f;
   barrier_wait(barrier, 0);
-  // Sums of a warp lie by lane: the pair's 4 bytes are word n of the 16 bytes of its t.
+  // Sums of a warp lie by lane: pair p's 4 bytes are word p % 16 / 4 of the 16 bytes of its lane.
+  const int pair = quad * 2;
   const uint8_t* const received = memory + Shape::kReceivedOffset + owned * kKeyBytes +
                                   (pair / 16 * 4 + pair % 4) * 16 + pair % 16 / 4 * 4;
-  uint32_t values[kSplits];
+  uint2 values[kSplits];
 #pragma unroll
   for (int i = 0; i < kSplits; ++i) {
-    values[i] = *reinterpret_cast<const uint32_t*>(received + i * Shape::kOwnedHeads * kKeyBytes);
+    const uint8_t* const from = received + i * Shape::kOwnedHeads * kKeyBytes;
+    values[i] = {*reinterpret_cast<const uint32_t*>(from),
+                 *reinterpret_cast<const uint32_t*>(from + 16)};
   }
   // Lane i weighs split i.
   float2 state = {-INFINITY, 0};
@@ -310,20 +351,33 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     state = reinterpret_cast<const float2*>(
         memory + Shape::kReceivedStatesOffset)[lane * Shape::kOwnedHeads + owned];
   }
-  const float merged_max = fmaxf(sink, warp_max(state.x));
+  const float merged_max = fmaxf(sink, ordered_warp_max(state.x));
   const float merged_origin = merged_max == -INFINITY ? 0.0f : merged_max;
   const float weight = exp2_approx(state.x - merged_origin);
   const float denominator = warp_sum(weight * state.y) + exp2_approx(sink - merged_origin);
-  float2 merged = {0, 0};
+  float4 merged = {0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < kSplits; ++i) {
     const float w = __shfl_sync(~0U, weight, i);
-    merged = {fmaf(w, low_bf16(values[i]), merged.x), fmaf(w, high_bf16(values[i]), merged.y)};
+    merged = {fmaf(w, low_bf16(values[i].x), merged.x),
+              fmaf(w, high_bf16(values[i].x), merged.y),
+              fmaf(w, low_bf16(values[i].y), merged.z),
+              fmaf(w, high_bf16(values[i].y), merged.w)};
   }
   const float inverse = merged_max == -INFINITY ? 0.0f : 1.0f / denominator;
-  uint32_t* const row = reinterpret_cast<uint32_t*>(
-      params.out + (static_cast<size_t>(token) * params.heads + head) * kKeyWidth);
-  row[pair] = pack_bf16x2(merged.x * inverse, merged.y * inverse);
+  merged = {merged.x * inverse, merged.y * inverse, merged.z * inverse, merged.w * inverse};
+  const int rotary = pair - (kKeyWidth / 2 - kRotaryPairs);
+  if (rotary >= 0) {
+    rotate_back(merged.x, merged.y, angles[rotary]);
+    rotate_back(merged.z, merged.w, angles[rotary + 1]);
+  }
+  constexpr int64_t kGroups = kKeyWidth / kGroup;
+  write_group<true>(params.out,
+                    params.m,
+                    static_cast<int64_t>(params.heads) * kKeyWidth,
+                    token,
+                    head * kGroups + quad / 32,
+                    merged);
 }
 
 }  // namespace nibble::kernels::cuda

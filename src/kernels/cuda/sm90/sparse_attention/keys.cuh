@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/mma.cuh"
+#include "kernels/cuda/ops/rows.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -20,6 +21,7 @@ struct KeyList {
   const int* rows;
   const int* counts;
   int max_rows;
+  const int* ready_counts;
 };
 
 // DeviceSparseAttentionArgs as the kernels take it.
@@ -29,12 +31,14 @@ struct SparseAttentionParams {
   KeyList entries;
   const float* sink;
   float scale_log2;  // of logits to base 2
-  uint16_t* out;
+  DeviceSums q_sums;
+  float eps;
+  const int* positions;
+  DeviceRotation rotation;
+  ActivationForms out;
+  int m;
   int heads;
   int num_items;  // groups of 64 heads of all tokens
-  bool is_q_ready;
-  bool is_window_ready;
-  bool are_entries_ready;
 };
 
 // The keys of one token: window rows, then entries.
@@ -43,12 +47,25 @@ struct TokenKeys {
   const int* entry_rows;
   int num_window;
   int count;
+  int ready_window;  // keys that may be read before the kernels ahead have ended
+  int ready_entries;
 
   __device__ __forceinline__ TokenKeys(const SparseAttentionParams& params, int token)
       : window_rows(params.window.rows + static_cast<size_t>(token) * params.window.max_rows),
         entry_rows(params.entries.rows + static_cast<size_t>(token) * params.entries.max_rows),
         num_window(__ldg(params.window.counts + token)),
-        count(num_window + __ldg(params.entries.counts + token)) {}
+        count(num_window + __ldg(params.entries.counts + token)),
+        ready_window(ready_count(params.window, token)),
+        ready_entries(ready_count(params.entries, token)) {}
+
+  __device__ __forceinline__ bool is_ready(int key) const {
+    return key < num_window ? key < ready_window : key - num_window < ready_entries;
+  }
+
+ private:
+  static __device__ __forceinline__ int ready_count(const KeyList& list, int token) {
+    return list.ready_counts == nullptr ? 0 : __ldg(list.ready_counts + token);
+  }
 };
 
 // Row `key` of the sequence, or null where the list has -1.
@@ -61,6 +78,23 @@ const __device__ __forceinline__ uint8_t* key_row(const SparseAttentionParams& p
       __ldcg(is_window ? keys.window_rows + key : keys.entry_rows + (key - keys.num_window));
   const uint8_t* const pool = is_window ? params.window.pool : params.entries.pool;
   return row < 0 ? nullptr : pool + static_cast<size_t>(row) * kRowBytes;
+}
+
+// --- rotation of a head's last 64 columns ---
+
+inline constexpr int kRotaryPairs = 32;
+
+// Sine and cosine of a pair of these at the token's position.
+__device__ __forceinline__ float2 pair_rotation(const SparseAttentionParams& params,
+                                                int token,
+                                                int pair) {
+  const int rotary = pair - (kRotaryPairs - params.rotation.num_rotary / 2);
+  if (rotary < 0) return {0, 1};
+  return rotation_of(__ldg(params.positions + token), __ldg(params.rotation.freqs + rotary));
+}
+// Turns a pair back.
+__device__ __forceinline__ void rotate_back(float& x, float& y, const float2& sin_cos) {
+  rotate_pair(x, y, {-sin_cos.x, sin_cos.y});
 }
 
 // --- FP8 rows, 8 bytes at a time: 56 chunks of codes, 16 of rotary elements, one of scales ---

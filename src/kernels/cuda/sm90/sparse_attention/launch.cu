@@ -16,23 +16,27 @@ static_assert(kLayout.row_bytes() == kFp8RowBytes && kLayout.scales_offset() == 
 using Kernel = void (*)(SparseAttentionParams);
 
 SparseAttentionParams params_of(const DeviceSparseAttentionArgs& args) {
+  DCHECK(args.rotation.num_rotary <= 2 * kRotaryPairs) << args.rotation.num_rotary;
   const auto list = [](const DeviceKeyRows& rows) {
     return KeyList{.pool = static_cast<const uint8_t*>(rows.pool),
                    .rows = rows.rows,
                    .counts = rows.counts,
-                   .max_rows = rows.max_rows};
+                   .max_rows = rows.max_rows,
+                   .ready_counts = rows.ready_counts};
   };
   return {.q = static_cast<const uint16_t*>(args.q),
           .window = list(args.window),
           .entries = list(args.entries),
           .sink = args.sink,
           .scale_log2 = args.scale * std::numbers::log2e_v<float>,
-          .out = static_cast<uint16_t*>(args.out),
+          .q_sums = args.q_sums,
+          .eps = args.eps,
+          .positions = args.positions,
+          .rotation = args.rotation,
+          .out = args.out,
+          .m = args.m,
           .heads = args.heads,
-          .num_items = args.m * (args.heads / kBlockHeads),
-          .is_q_ready = args.is_q_ready,
-          .is_window_ready = args.is_window_ready,
-          .are_entries_ready = args.are_entries_ready};
+          .num_items = args.m * (args.heads / kBlockHeads)};
 }
 
 template <int kSplits, int kTileKeys>
@@ -109,7 +113,7 @@ Result<void> launch_sparse_attention_sm90_shaped(const DeviceSparseAttentionArgs
   if (shape.kernel == SparseAttentionShape::Kernel::kCluster) {
     return launch_cluster<16, 48>(args, stream);
   }
-  DCHECK(args.heads % kBlockHeads == 0) << args.heads;
+  DCHECK(args.heads % kBlockHeads == 0 && args.q != nullptr) << args.heads;
   switch (shape.splits) {
     case 8:
       return launch_warpgroups<8>(args, stream);

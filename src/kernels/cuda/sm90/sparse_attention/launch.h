@@ -15,7 +15,7 @@ struct SparseAttentionShape {
 };
 SparseAttentionShape sparse_attention_shape(const DeviceSparseAttentionArgs& args);
 
-// Limits: heads a multiple of 16.
+// Limits: heads a multiple of 16, at most 64 rotary columns; queries as sums for up to kFewTokens.
 Result<void> launch_sparse_attention_sm90(const DeviceSparseAttentionArgs& args,
                                           device::Stream& stream);
 // The same with one shape for every m, so that a token has the same bits in every batch.

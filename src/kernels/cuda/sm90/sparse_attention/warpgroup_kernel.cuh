@@ -56,6 +56,7 @@ struct WarpgroupAttentionState {
   uint32_t present[2][2];         // bits: keys of a tile that exist
   float factors[2][kBlockHeads];  // by which sums of earlier tiles shrink
   float inverse[kBlockHeads];
+  float2 angles[kRotaryPairs];          // with `inverse`, or with `states`
   float2 states[kBlockHeads];           // maximum, sum
   float2 received_states[kBlockHeads];  // [split][owned head]
 };
@@ -155,13 +156,15 @@ __device__ __forceinline__ void fetch_fp8_rows(
   }
 }
 
-// Fetches the tiles of one item. Two warps serve every second tile, 32 keys each.
+// Fetches the tiles of one item. Two warps serve every second tile, 32 keys each. Waits for the
+// kernels ahead when the first keys come that were not ready before; `has_waited` says so.
 template <bool kIsFp8>
 __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
                                             const AttentionItem& item,
                                             int tiles_before,
                                             uint32_t keys_address,
                                             uint8_t* keys_memory,
+                                            bool& has_waited,
                                             WarpgroupAttentionState& state) {
   using Shape = WarpgroupAttention;
   constexpr int kRowBytes = kIsFp8 ? kFp8RowBytes : kKeyBytes;
@@ -176,6 +179,10 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
   for (int tile = item.tiles_begin + skipped; tile < item.tiles_end; tile += 2) {
     const int turn = (tiles_before + tile - item.tiles_begin) / 2;
     const int key = tile * Shape::kTileKeys + half * 32 + lane;
+    if (!has_waited && __any_sync(~0U, key < item.keys.count && !item.keys.is_ready(key))) {
+      wait_for_predecessors();
+      has_waited = true;
+    }
     const uint8_t* const own =
         key < item.keys.count ? key_row<kRowBytes>(params, item.keys, key) : nullptr;
     const uint32_t present = __ballot_sync(~0U, own != nullptr);
@@ -285,7 +292,8 @@ __device__ __forceinline__ void fetch_queries(const SparseAttentionParams& param
   named_barrier_sync(kQueries, 128);
 }
 
-// Warpgroup 0, one item. Leaves 1 / denominator of each head, or with splits maximum and sum.
+// Warpgroup 0, one item. Leaves 1 / denominator of each head, or with splits maximum and sum, and
+// the rotation of the token.
 template <int kSplits>
 __device__ __forceinline__ void weigh_tiles(const SparseAttentionParams& params,
                                             const AttentionItem& item,
@@ -297,6 +305,10 @@ __device__ __forceinline__ void weigh_tiles(const SparseAttentionParams& params,
   using Shape = WarpgroupAttention;
   const int warp_in_group = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4,
             t = lane % 4;
+  float2 angles = {0, 1};
+  if (threadIdx.x < kRotaryPairs) {
+    angles = pair_rotation(params, item.token, static_cast<int>(threadIdx.x));
+  }
   fetch_queries(params, item, base);
   RowStates rows;
   for (int tile = item.tiles_begin; tile < item.tiles_end; ++tile) {
@@ -336,6 +348,7 @@ __device__ __forceinline__ void weigh_tiles(const SparseAttentionParams& params,
   if constexpr (kSplits == 1) {
     barrier_wait(shared_address(&state.inverse_free), inverse_free_parity);
   }
+  if (threadIdx.x < kRotaryPairs) state.angles[threadIdx.x] = angles;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     rows.sum[r] += __shfl_xor_sync(~0U, rows.sum[r], 1);
@@ -422,31 +435,133 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&p)[4], int t) {
   exchange(p[1], p[3], is_high, 2);
 }
 
-// Writes the quotient of this warpgroup's columns, 64 bytes of a row at a time.
-__device__ __forceinline__ void store_sums(const SparseAttentionParams& params,
-                                           const AttentionItem& item,
-                                           const float (&out)[2][64],
-                                           float top,
-                                           float bottom) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
-  const int half = warp / 4 - 1, row = warp % 4 * 16 + lane / 4;
-  uint16_t* const to =
-      params.out +
-      (static_cast<size_t>(item.token) * params.heads + item.first_head + row) * kKeyWidth +
-      half * 256 + t * 8;
+// Turns this warpgroup's rotary columns back, the last 64 of a head.
+__device__ __forceinline__ void rotate_sums(float (&out)[2][64], const float2* angles) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float2 sin_cos = angles[i * 4 + t];
+    float* const four = &out[1][(8 + i) * 4];
+    rotate_back(four[0], four[1], sin_cos);
+    rotate_back(four[2], four[3], sin_cos);
+  }
+}
+
+// Columns of rows g and g + 8 in BF16, 64 bytes of a row at a time.
+__device__ __forceinline__ void store_bf16_sums(uint16_t* to,
+                                                const float (&out)[2][64],
+                                                const float (&scales)[2]) {
+  const int t = threadIdx.x % 4;
 #pragma unroll
   for (int group = 0; group < 8; ++group) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float scale = r == 0 ? top : bottom;
       uint32_t p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* const two = &out[group / 4][(group % 4 * 4 + i) * 4 + 2 * r];
-        p[i] = pack_bf16x2(two[0] * scale, two[1] * scale);
+        p[i] = pack_bf16x2(two[0] * scales[r], two[1] * scales[r]);
       }
       transpose_quad(p, t);
-      *reinterpret_cast<uint4*>(to + r * 8 * kKeyWidth + group * 32) = {p[0], p[1], p[2], p[3]};
+      *reinterpret_cast<uint4*>(to + r * 8 * kKeyWidth + group * 32 + t * 8) = {
+          p[0], p[1], p[2], p[3]};
+    }
+  }
+}
+
+// 128 columns of rows g and g + 8 as E4M3 codes, 32 bytes of a row at a time.
+//   store(r, group, codes): eight codes of row g + 8 r from column 32 group + 8 t on
+//   store_scale(r, scale)
+template <class Store, class StoreScale>
+__device__ __forceinline__ void store_fp8_sums(const float (&out)[64],
+                                               const float (&scales)[2],
+                                               const Store& store,
+                                               const StoreScale& store_scale) {
+  const int t = threadIdx.x % 4;
+  float factors[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      if (i / 2 % 2 == r) largest = fmaxf(largest, fabsf(out[i]));
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+    const uint32_t exponent = e4m3_scale_exponent(largest * scales[r]);
+    factors[r] = scales[r] * inverse_power_of_two(exponent);
+    if (t == 0) store_scale(r, power_of_two(exponent));
+  }
+#pragma unroll
+  for (int group = 0; group < 4; ++group) {
+    uint32_t p[4];  // row g's two codes in the lower half, row g + 8's in the upper
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const four = &out[(group * 4 + i) * 4];
+      p[i] = to_e4m3x2(four[0] * factors[0], four[1] * factors[0]) |
+             to_e4m3x2(four[2] * factors[1], four[3] * factors[1]) << 16;
+    }
+    transpose_quad(p, t);
+    store(0, group, uint2{__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[2], p[3], 0x5410)});
+    store(1, group, uint2{__byte_perm(p[0], p[1], 0x7632), __byte_perm(p[2], p[3], 0x7632)});
+  }
+}
+
+// Writes the quotient of this warpgroup's columns, rotated back, in every form asked for.
+//   scales: of rows g and g + 8
+__device__ __forceinline__ void store_sums(const SparseAttentionParams& params,
+                                           const AttentionItem& item,
+                                           const float (&out)[2][64],
+                                           const float (&scales)[2]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
+  const int half = warp / 4 - 1, row = warp % 4 * 16 + lane / 4;
+  const int64_t k = static_cast<int64_t>(params.heads) * kKeyWidth;
+  const int64_t column = static_cast<int64_t>(item.first_head + row) * kKeyWidth + half * 256;
+  const int64_t first = item.token * k + column;
+  const ActivationForms& forms = params.out;
+  if (forms.bf16 != nullptr) {
+    store_bf16_sums(static_cast<uint16_t*>(forms.bf16) + first, out, scales);
+  }
+  if (forms.f32 != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      const float* const two = &out[i / 32][i % 32 * 2];
+      float* const to = forms.f32 + first + i % 2 * 8 * kKeyWidth + i / 2 * 8 + 2 * t;
+      *reinterpret_cast<float2*>(to) = {two[0] * scales[i % 2], two[1] * scales[i % 2]};
+    }
+  }
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    if (forms.fp8 != nullptr) {
+      std::byte* const codes = forms.fp8 + first + block * kGroup + t * 8;
+      float* const to = forms.fp8_scales + (first / kGroup + block);
+      store_fp8_sums(
+          out[block],
+          scales,
+          [&](int r, int group, const uint2& eight) {
+            *reinterpret_cast<uint2*>(codes + r * 8 * kKeyWidth + group * 32) = eight;
+          },
+          [&](int r, float scale) { to[r * 8 * (kKeyWidth / kGroup)] = scale; });
+    }
+    if (forms.fp8_blocks != nullptr) {
+      const Fp8BlockRow place = fp8_block_row(reinterpret_cast<uint8_t*>(forms.fp8_blocks),
+                                              params.m,
+                                              k,
+                                              item.token,
+                                              column / kGroup + block);
+      // Row g + 8's block is so many bytes on.
+      const int64_t rows = place.chunk_bytes / 16;
+      const int64_t next = 8 * (kKeyWidth / kGroup) * (rows * 128 + (rows * 4 + 15) / 16 * 16);
+      uint8_t* const codes = place.codes + t / 2 * place.chunk_bytes + t % 2 * 8;
+      store_fp8_sums(
+          out[block],
+          scales,
+          [&](int r, int group, const uint2& eight) {
+            *reinterpret_cast<uint2*>(codes + r * next + group * 2 * place.chunk_bytes) = eight;
+          },
+          [&](int r, float scale) {
+            *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(place.scale) + r * next) = scale;
+          });
     }
   }
 }
@@ -530,14 +645,30 @@ __device__ __forceinline__ void merge_sums(const SparseAttentionParams& params,
       }
     }
     const float inverse = max == -INFINITY ? 0.0f : 1.0f / denominator;
-    uint16_t* const to =
-        params.out +
-        (static_cast<size_t>(item.token) * params.heads + owned_begin + owned) * kKeyWidth;
-    *reinterpret_cast<uint4*>(to + chunk * 8) = {
-        pack_bf16x2(merged[0] * inverse, merged[1] * inverse),
-        pack_bf16x2(merged[2] * inverse, merged[3] * inverse),
-        pack_bf16x2(merged[4] * inverse, merged[5] * inverse),
-        pack_bf16x2(merged[6] * inverse, merged[7] * inverse)};
+    const int rotary = chunk * 4 - (kKeyWidth / 2 - kRotaryPairs);
+    float largest = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float& x = merged[2 * k];
+      float& y = merged[2 * k + 1];
+      x *= inverse;
+      y *= inverse;
+      if (rotary >= 0) rotate_back(x, y, state.angles[rotary + k]);
+      largest = fmaxf(largest, fmaxf(fabsf(x), fabsf(y)));
+    }
+    // Sixteen lanes have a group of 128 columns.
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+    }
+    write_eight(params.out,
+                params.m,
+                static_cast<int64_t>(params.heads) * kKeyWidth,
+                item.token,
+                static_cast<int64_t>(owned_begin + owned) * kKeyWidth + chunk * 8,
+                {merged[0], merged[1], merged[2], merged[3]},
+                {merged[4], merged[5], merged[6], merged[7]},
+                largest);
   }
   // A block may end only when what it sent has been read out of its memory: all have received.
   cluster_arrive();
@@ -579,13 +710,14 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
 
   if (group == 3) {
     give_registers_until<Shape::kFetchRegisters>();
-    if (!params.is_window_ready || !params.are_entries_ready) wait_for_predecessors();
+    bool has_waited = false;
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
       fetch_tiles<kIsFp8>(params,
                           item,
                           tiles_before,
                           base + Shape::kKeysOffset,
                           memory + Shape::kKeysOffset,
+                          has_waited,
                           state);
     });
     if constexpr (kSplits > 1) {
@@ -594,7 +726,7 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
     }
   } else if (group == 0) {
     give_registers_until<Shape::kWeighRegisters>();
-    if (!params.is_q_ready) wait_for_predecessors();
+    wait_for_predecessors();
     uint32_t parity = 1;
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
       weigh_tiles<kSplits>(params, item, tiles_before, parity, base, memory, state);
@@ -614,11 +746,12 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
       if constexpr (kSplits == 1) {
         const int row = warp % 4 * 16 + lane / 4;
         barrier_wait(shared_address(&state.inverse_ready), parity);
-        const float top = state.inverse[row], bottom = state.inverse[row + 8];
+        const float inverse[2] = {state.inverse[row], state.inverse[row + 8]};
+        if (group == 2) rotate_sums(out, state.angles);
         __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&state.inverse_free));
         parity ^= 1;
-        store_sums(params, item, out, top, bottom);
+        store_sums(params, item, out, inverse);
       } else {
         named_barrier_sync(kProductsDone, 384);
         merge_sums<kSplits>(params, item, base, memory, state, out);

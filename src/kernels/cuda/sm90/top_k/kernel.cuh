@@ -37,6 +37,7 @@ struct TopKParams {
   int entries_per_page;
   int* indices;
   int* num_selected;
+  bool skips_short_rows;
   uint32_t* candidate_keys;  // [m, cluster, k], in device memory
   int* candidate_indices;    // [m, cluster, k]
 };
@@ -494,6 +495,10 @@ __global__ void __launch_bounds__(kTopKThreads, 1) top_k(const TopKParams params
   const auto row = static_cast<int>(blockIdx.x) / cluster;
   const int count = __ldg(params.counts + row);
   launch_dependents();
+  if (params.skips_short_rows && count <= params.k) {
+    wait_for_predecessors();
+    return;
+  }
   clear(state);
   __syncthreads();
   wait_for_predecessors();

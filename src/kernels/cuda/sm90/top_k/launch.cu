@@ -32,6 +32,7 @@ Result<void> launch_top_k(const DeviceTopKArgs& args, device::Stream& stream) {
       .entries_per_page = args.entries_per_page,
       .indices = args.indices,
       .num_selected = args.num_selected,
+      .skips_short_rows = args.skips_short_rows,
       .candidate_keys = reinterpret_cast<uint32_t*>(args.workspace),
       .candidate_indices = reinterpret_cast<int32_t*>(args.workspace) + num_candidates};
   return launch_kernel(&top_k,

@@ -1,5 +1,6 @@
-// The compressors of a layer (model specification 3.5): entries of blocks that tokens close, and
-// ring rows for the steps to come.
+// What a layer makes of its first products: latents of queries, keys, and the compressors of model
+// specification 3.5, which are entries of blocks that tokens close and ring rows for the steps to
+// come. All of it is independent of each other, so that one launch has a block for each.
 #include <cmath>
 
 #include "base/checked_math.h"
@@ -11,6 +12,8 @@
 
 namespace nibble::kernels::cuda {
 namespace {
+
+// --- compressors ---
 
 constexpr int kMaxWidth = 512;         // of an entry
 constexpr int kLanes = kMaxWidth / 4;  // threads that own four channels each
@@ -81,7 +84,7 @@ struct Slot {
 // Slots `slot`, slot + kShares, ... of an entry, of which `count` exist; their reads overlap.
 //   first_position: of slot 0; channel: of the entry
 template <bool kVectors, int kCount>
-__device__ __forceinline__ void read_slots(const DeviceCompressArgs& args,
+__device__ __forceinline__ void read_slots(const DeviceLatentsArgs& args,
                                            const DeviceCompressor& part,
                                            const Sequence& sequence,
                                            int first_position,
@@ -90,34 +93,37 @@ __device__ __forceinline__ void read_slots(const DeviceCompressArgs& args,
                                            int channel,
                                            int64_t left,
                                            Slot (&slots)[kCount]) {
-  const bool overlaps = args.ratio == 4;
+  const DeviceCompression& compression = args.compression;
+  const bool overlaps = compression.ratio == 4;
   const int channels = overlaps ? 2 * part.width : part.width;
   // Ring rows are complete; rows of this step are sums, gates without their position bias.
   int64_t sums[kCount];  // index of a row of this step, or -1
-  int ring_row = (first_position + slot) % args.ring_capacity;
+  int ring_row = (first_position + slot) % compression.ring_capacity;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int own = slot + i * kShares, position = first_position + own;
     const bool is_old = position < sequence.position_begin;
     const int64_t own_left = i < count ? left : 0;
-    const int own_channel = channel + (overlaps && own >= args.ratio ? part.width : 0);
-    const int64_t old_row = (sequence.ring_row + ring_row) * args.ring_width;
+    const int own_channel = channel + (overlaps && own >= compression.ratio ? part.width : 0);
+    const int64_t old_row = (sequence.ring_row + ring_row) * compression.ring_width;
     const int64_t new_row =
-        (int64_t{sequence.row_begin} + position - sequence.position_begin) * args.row_width;
+        (int64_t{sequence.row_begin} + position - sequence.position_begin) * compression.row_width;
     const int64_t row = is_old ? old_row : new_row;
     ring_row += kShares;
-    ring_row -= ring_row >= args.ring_capacity ? args.ring_capacity : 0;
-    const float* const from = (is_old ? args.ring : args.projections.data) + row + own_channel;
-    const float* const bias =
-        part.ape + static_cast<int64_t>(position & (args.ratio - 1)) * channels + own_channel;
+    ring_row -= ring_row >= compression.ring_capacity ? compression.ring_capacity : 0;
+    const float* const from =
+        (is_old ? compression.ring : compression.projections.data) + row + own_channel;
+    const float* const bias = part.ape +
+                              static_cast<int64_t>(position & (compression.ratio - 1)) * channels +
+                              own_channel;
     slots[i] = {load4<kVectors>(from + part.gate_column, own_left) +
                     load4<kVectors>(bias, is_old ? 0 : own_left),
                 load4<kVectors>(from + part.value_column, own_left)};
     sums[i] = is_old || i >= count ? -1 : row + own_channel;
   }
-  for (int split = 1; split < args.projections.splits; ++split) {
-    const float* const data =
-        args.projections.data + split * (static_cast<int64_t>(args.tokens.m) * args.row_width);
+  for (int split = 1; split < compression.projections.splits; ++split) {
+    const float* const data = compression.projections.data +
+                              split * (static_cast<int64_t>(args.tokens.m) * compression.row_width);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int64_t own_left = sums[i] < 0 ? 0 : left;
@@ -131,26 +137,29 @@ __device__ __forceinline__ void read_slots(const DeviceCompressArgs& args,
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
 // norm, rotate and store. Waits for the kernels ahead.
 template <bool kVectors>
-__device__ void form_entry(const DeviceCompressArgs& args,
+__device__ void form_entry(const DeviceLatentsArgs& args,
                            const DeviceCompressor& part,
                            const Sequence& sequence,
                            int entry) {
+  const DeviceCompression& compression = args.compression;
   constexpr int kAtOnce = kVectors ? 4 : 2;
   __shared__ Pool pools[kShares - 1][kLanes];
   __shared__ float warps[kGroups];
   const int owner = threadIdx.x % kLanes, share = threadIdx.x / kLanes;
   const int channel = owner * 4;
   const int64_t left = part.width - channel;
-  const bool overlaps = args.ratio == 4;
-  const int begin = entry * args.ratio;
+  const bool overlaps = compression.ratio == 4;
+  const int begin = entry * compression.ratio;
   // Slots in order: with overlap the previous block's first halves, then this block's second.
-  const int slots = overlaps ? 2 * args.ratio : args.ratio;
-  const int first_position = overlaps ? begin - args.ratio : begin;
-  const int first_slot = share + (first_position < 0 ? args.ratio : 0);  // entry 0: no overlap
-  const int per_page = args.page_tokens / args.ratio;
+  const int slots = overlaps ? 2 * compression.ratio : compression.ratio;
+  const int first_position = overlaps ? begin - compression.ratio : begin;
+  const int first_slot =
+      share + (first_position < 0 ? compression.ratio : 0);  // entry 0: no overlap
+  const int per_page = compression.page_tokens / compression.ratio;
   const int page =
-      args.sequences.pages[static_cast<int64_t>(sequence.index) * args.sequences.max_pages +
-                           entry / per_page];
+      compression.sequences
+          .pages[static_cast<int64_t>(sequence.index) * compression.sequences.max_pages +
+                 entry / per_page];
   const float4 gamma = load4<kVectors>(part.gamma + channel, share == 0 ? left : 0);
   Rotation4 angles{};
   if (share == 0) angles = rotation4(channel, part.width, args.rotation, begin, false);
@@ -200,16 +209,17 @@ __device__ void form_entry(const DeviceCompressArgs& args,
 }
 
 // The position bias of a column of the ring: of the part whose gates it belongs to, or null.
-__device__ __forceinline__ const float* bias_of(const DeviceCompressArgs& args,
+__device__ __forceinline__ const float* bias_of(const DeviceLatentsArgs& args,
                                                 int column,
                                                 int phase) {
+  const DeviceCompression& compression = args.compression;
   const float* bias = nullptr;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const DeviceCompressor& part = args.parts[i];
-    const int channels = args.ratio == 4 ? 2 * part.width : part.width;
+    const DeviceCompressor& part = compression.parts[i];
+    const int channels = compression.ratio == 4 ? 2 * part.width : part.width;
     const int gate = column - part.gate_column;
-    if (i < args.num_parts && gate >= 0 && gate < channels) {
+    if (i < compression.num_parts && gate >= 0 && gate < channels) {
       bias = part.ape + static_cast<int64_t>(phase) * channels + gate;
     }
   }
@@ -218,83 +228,157 @@ __device__ __forceinline__ const float* bias_of(const DeviceCompressArgs& args,
 
 // Waits for the kernels ahead.
 template <bool kVectors>
-__device__ void store_ring_row(const DeviceCompressArgs& args,
+__device__ void store_ring_row(const DeviceLatentsArgs& args,
                                const Sequence& sequence,
                                int64_t t,
                                int position) {
+  const DeviceCompression& compression = args.compression;
   constexpr int kStep = kVectors ? 4 : 1;
-  const int end = sequence.position_begin + args.sequences.num_tokens[sequence.index];
-  const int phase = position & (args.ratio - 1);
+  const int end = sequence.position_begin + compression.sequences.num_tokens[sequence.index];
+  const int phase = position & (compression.ratio - 1);
   wait_for_predecessors();
-  if (position < end - args.ring_capacity) return;
-  float* const row =
-      args.ring + (sequence.ring_row + position % args.ring_capacity) * args.ring_width;
-  const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.row_width;
+  if (position < end - compression.ring_capacity) return;
+  float* const row = compression.ring + (sequence.ring_row + position % compression.ring_capacity) *
+                                            compression.ring_width;
+  const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * compression.row_width;
 #pragma unroll 2
-  for (int column = threadIdx.x * kStep; column < args.ring_width; column += kThreads * kStep) {
+  for (int column = threadIdx.x * kStep; column < compression.ring_width;
+       column += kThreads * kStep) {
     const float* const bias = bias_of(args, column, phase);
     const float4 v = load4<kVectors>(bias, bias == nullptr ? 0 : kStep);
     store4<kVectors>(
         row + column,
-        sum4<kVectors>(args.projections, split_stride, t * args.row_width + column, kStep) + v,
+        sum4<kVectors>(
+            compression.projections, split_stride, t * compression.row_width + column, kStep) +
+            v,
         kStep);
   }
 }
 
-// Blocks of a token (blockIdx.x): one per part for the entry it may close, one for its ring row.
-// What the plan says is read before the kernels ahead have ended.
-// Bytes: per entry 8 width times its slots, per ring row 4 ring_width (splits + 1).
+// --- latents and keys ---
+
+__device__ __forceinline__ float4 scaled(const float4& v, float factor, const float4& g) {
+  return {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w};
+}
+
+// One block norms the latent of the queries, one makes the key; warp w has the w-th group. Waits
+// for the kernels ahead.
+template <bool kVectors>
+__device__ void store_latent(const DeviceLatentsArgs& args, int64_t t, bool is_key) {
+  const int group = threadIdx.x / 32;
+  const int column = group * kGroup + static_cast<int>(threadIdx.x % 32) * 4;
+  const int64_t row_width = int64_t{args.q_rank} + args.head_dim;
+  const int width = is_key ? args.head_dim : args.q_rank;
+  const int64_t first = t * row_width + (is_key ? args.q_rank : 0);
+  const float4 gamma =
+      load4<kVectors>((is_key ? args.kv_gamma : args.q_gamma) + column, width - column);
+  Rotation4 angles{};
+  if (is_key) angles = rotation4(column, width, args.rotation, args.tokens.positions[t], false);
+  wait_for_predecessors();
+  const int64_t key_row = is_key ? __ldcg(args.key_rows + t) : 0;
+  const float4 x =
+      sum4<kVectors>(args.qr_kv, args.tokens.m * row_width, first + column, width - column);
+  if (key_row < 0) return;
+  const float squares = block_sum(sum_of_squares(x));
+  const float factor = rsqrtf(squares / static_cast<float>(width) + args.eps);
+  if (group * kGroup >= width) return;
+  float4 v = scaled(x, factor, gamma);
+  if (!is_key) {
+    write_group<kVectors>(args.q, args.tokens.m, width, t, group, v);
+    return;
+  }
+  rotate(v, angles);
+  store_key_group<kVectors>(
+      v, group, width, args.key_dtype, args.rotation.num_rotary, args.window_pool, key_row);
+}
+
+// How many blocks of a token do what, in this order; one more stores its ring row.
+struct Roles {
+  int latents;  // 2: the queries' latent and the key
+  int entries;  // one per compressor, for the entry that the token may close
+};
+
+// Grid: (token, role). What the plan says is read before the kernels ahead have ended.
+// Bytes: 4 splits (q_rank + d) per token and what is written; per entry 8 width times its slots,
+// per ring row 4 ring_width (splits + 1).
 template <bool kVectors>
 __global__ void __launch_bounds__(kThreads, 1)
-    compress(const DeviceCompressArgs args, int num_entry_blocks) {
+    latents(const DeviceLatentsArgs args, const Roles roles) {
   launch_dependents();
   const int64_t t = blockIdx.x;
-  const int part = blockIdx.y;
+  const auto role = static_cast<int>(blockIdx.y);
+  if (role < roles.latents) {
+    store_latent<kVectors>(args, t, role == 1);
+    return;
+  }
+  const DeviceCompression& compression = args.compression;
+  const int part = role - roles.latents;
   const int s = args.tokens.sequences[t];
   const int position = args.tokens.positions[t];
-  if (s < 0 || (part < num_entry_blocks && ((position + 1) & (args.ratio - 1)) != 0)) {
+  if (s < 0 || (part < roles.entries && ((position + 1) & (compression.ratio - 1)) != 0)) {
     wait_for_predecessors();
     return;
   }
-  const Sequence sequence{s,
-                          static_cast<int64_t>(args.sequences.slots[s]) * args.ring_capacity,
-                          args.sequences.row_begin[s],
-                          args.sequences.position_begin[s]};
-  if (part == num_entry_blocks) {
+  const Sequence sequence{
+      s,
+      static_cast<int64_t>(compression.sequences.slots[s]) * compression.ring_capacity,
+      compression.sequences.row_begin[s],
+      compression.sequences.position_begin[s]};
+  if (part == roles.entries) {
     store_ring_row<kVectors>(args, sequence, t, position);
   } else if (part == 0) {
-    form_entry<kVectors>(args, args.parts[0], sequence, position / args.ratio);
+    form_entry<kVectors>(args, compression.parts[0], sequence, position / compression.ratio);
   } else {
-    form_entry<kVectors>(args, args.parts[1], sequence, position / args.ratio);
+    form_entry<kVectors>(args, compression.parts[1], sequence, position / compression.ratio);
   }
 }
 
-// Whether every row and column of a part begins at a multiple of four.
+// Whether every row and column begins at a multiple of four.
+bool are_vector_latents(const DeviceLatentsArgs& args) {
+  return args.q_rank % 4 == 0 && has_vectors(args.qr_kv.data, args.head_dim) &&
+         has_vectors(args.q_gamma, 4) && has_vectors(args.kv_gamma, 4) &&
+         has_vectors(args.q, args.q_rank) &&
+         has_vectors(reinterpret_cast<const float*>(args.window_pool), 4);
+}
 bool is_vector_part(const DeviceCompressor& part) {
   return part.value_column % 4 == 0 && part.gate_column % 4 == 0 &&
          has_vectors(part.ape, part.width) && has_vectors(part.gamma, part.width) &&
          has_vectors(reinterpret_cast<const float*>(part.entries), 4);
 }
+bool is_vector_compression(const DeviceCompression& compression) {
+  bool is_vector = has_vectors(compression.projections.data, compression.row_width) &&
+                   has_vectors(compression.ring, compression.ring_width);
+  for (int i = 0; i < compression.num_parts; ++i) {
+    DCHECK(compression.parts[i].width <= kMaxWidth) << compression.parts[i].width;
+    is_vector = is_vector && is_vector_part(compression.parts[i]);
+  }
+  return is_vector;
+}
 
 }  // namespace
 
-Result<void> launch_compress(const DeviceCompressArgs& args, device::Stream& stream) {
-  bool is_vector =
-      has_vectors(args.projections.data, args.row_width) && has_vectors(args.ring, args.ring_width);
-  for (int i = 0; i < args.num_parts; ++i) {
-    DCHECK(args.parts[i].width <= kMaxWidth) << args.parts[i].width;
-    is_vector = is_vector && is_vector_part(args.parts[i]);
+Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& stream) {
+  constexpr int kMax = kThreads / 32 * kGroup;
+  const DeviceCompression& compression = args.compression;
+  const bool has_compressors = compression.num_parts > 0;
+  DCHECK(args.q_rank <= kMax && args.head_dim <= kMax) << args.q_rank;
+  DCHECK(!has_compressors || compression.ratio == 4 || compression.ratio == 128);
+  bool is_vector = args.qr_kv.data == nullptr || are_vector_latents(args);
+  Roles roles{.latents = args.qr_kv.data == nullptr ? 0 : 2, .entries = 0};
+  int blocks = roles.latents;
+  if (has_compressors) {
+    is_vector = is_vector && is_vector_compression(compression);
+    roles.entries = compression.forms_entries ? compression.num_parts : 0;
+    blocks += roles.entries + (compression.stores_rows ? 1 : 0);
   }
-  DCHECK(args.ratio == 4 || args.ratio == 128) << args.ratio;
-  const int entry_blocks = args.forms_entries ? args.num_parts : 0;
-  return launch_kernel(is_vector ? &compress<true> : &compress<false>,
+  return launch_kernel(is_vector ? &latents<true> : &latents<false>,
                        {.grid = static_cast<uint32_t>(args.tokens.m),
                         .block = kThreads,
                         .is_dependent = args.is_dependent,
-                        .grid_y = static_cast<uint32_t>(entry_blocks + (args.stores_rows ? 1 : 0))},
+                        .grid_y = static_cast<uint32_t>(blocks)},
                        stream,
                        args,
-                       entry_blocks);
+                       roles);
 }
 
 }  // namespace nibble::kernels::cuda
