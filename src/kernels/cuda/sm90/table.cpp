@@ -21,7 +21,7 @@ constexpr KernelInfo kTable[] = {
     {.name = "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kMxfp4,
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
-     .limits = {.m_max = 1024, .n_multiple = 64, .k_multiple = 256, .k_max = 7168,
+     .limits = {.m_max = 512, .n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
      .slot_rows = {1, 8, 16}, .joins_down = true, .status = Status::kCompiled, .verified = kH200Later},
