@@ -30,8 +30,8 @@ uint64_t random_seed() {
 }  // namespace
 
 // The mailbox between callers and the engine thread. The mutex guards everything below it; the core
-// belongs to the engine thread alone. The model runs on the engine thread, too: a CPU has nothing to
-// overlap, a GPU is given steps ahead (DecodeQueue), and the ModelRunner seam leaves room for an
+// belongs to the engine thread alone. The model runs on the engine thread, too: a CPU has nothing
+// to overlap, a GPU is given steps ahead (DecodeQueue), and the ModelRunner seam leaves room for an
 // executor thread per device.
 class Engine::Impl final {
  public:
