@@ -44,12 +44,19 @@ constexpr Product kProducts[] = {
     {"shared_w13", kFp8Block, Activation::kFp8, 4096, 4096},
     {"shared_w2", kFp8Block, Activation::kFp8, 4096, 2048},
     {"wq_a_wkv", kFp8Block, Activation::kFp8, 1536, 4096},
-    {"compressor", kBf16, Activation::kF32, 2048, 4096},
+    {"compressor", kBf16, Activation::kF32, 2624, 4096},
     {"router", kBf16, Activation::kF32, 256, 4096},
     {"head", kBf16, Activation::kBf16, 129280, 4096, 1, false, 1},
     {"head_f32", kBf16, Activation::kF32, 129280, 4096, 1, false, 1},
 };
 constexpr size_t kNumProducts = std::size(kProducts);
+
+// Products that the model has in one launch for few tokens.
+struct Pair {
+  const char* name;
+  size_t first, second;
+};
+constexpr Pair kPairs[] = {{"pair_latents_compressor", 5, 6}, {"pair_shared_router", 3, 7}};
 
 // Fills device memory with random bytes that no format takes for NaN or a large number.
 Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
@@ -121,13 +128,13 @@ Result<Weights> make_weights(device::Device& device) {
 struct Activations {
   device::Buffer storage;
   std::byte* blocks[2];
-  std::byte* plain;  // f32 or BF16
+  std::byte* plain;  // BF16 blocks or terms
   float* sums;
 };
 
 Result<Activations> make_activations(device::Device& device) {
   constexpr int64_t kBlocks = 32768 / 128 * fp8_block_bytes(kMaxTokens);
-  constexpr int64_t kPlain = int64_t{kMaxTokens} * 4096 * 4;
+  constexpr int64_t kPlain = int64_t{kMaxTokens} * 4096 * 6;  // terms
   constexpr int64_t kSums = int64_t{kMaxTokens} * 32768 * 4;
   Activations x;
   TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kPlain + kSums));
@@ -157,6 +164,7 @@ class Dense final {
     for (size_t p = 0; p < kNumProducts; ++p) {
       TRY_ASSIGN(dense.routes_[p], route_product(kProducts[p], device));
     }
+    TRY_ASSIGN(dense.pair_, route({.op = Op::kMatMulPair, .m_max = 1}, device.info()));
     return dense;
   }
 
@@ -166,9 +174,7 @@ class Dense final {
     const bool quantize = shape.quantize && route.kernel->gives_fp8;
     return route.launch(
         DeviceMatMulArgs{
-            .x = {.f32 = reinterpret_cast<float*>(x_.plain),
-                  .bf16 = x_.plain,
-                  .fp8_blocks = x_.blocks[from]},
+            .x = {.fp8_blocks = x_.blocks[from], .bf16_blocks = x_.plain, .bf16_terms = x_.plain},
             .m = tokens,
             .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
             .groups = shape.groups,
@@ -178,6 +184,28 @@ class Dense final {
             .num_units = device_.info().num_units,
             .is_dependent = true},
         device_.stream());
+  }
+
+  Result<void> multiply_pair(const Pair& pair, int32_t layer, int32_t tokens) const {
+    const auto part = [&](size_t product) {
+      const Product& shape = kProducts[product];
+      return DeviceMatMulArgs{
+          .x = {.fp8_blocks = x_.blocks[0], .bf16_terms = x_.plain},
+          .m = tokens,
+          .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
+          .y = x_.sums + (product == pair.first ? 0 : int64_t{1} << 22),
+          .num_units = device_.info().num_units,
+          .is_dependent = true};
+    };
+    DeviceMatMulPairArgs args{.first = part(pair.first), .second = part(pair.second)};
+    const MatMulPairPlan plan = plan_matmul_pair({route_for(routes_[pair.first], tokens).kernel,
+                                                  route_for(routes_[pair.second], tokens).kernel},
+                                                 {args.first.weight, args.second.weight},
+                                                 device_.info().num_units);
+    args.first.splits = plan.splits[0];
+    args.second.splits = plan.splits[1];
+    args.first_blocks = plan.first_blocks;
+    return pair_.launch(args, device_.stream());
   }
 
   Result<void> chain(int32_t layer, int32_t tokens) const {
@@ -216,6 +244,7 @@ class Dense final {
   const Weights& weights_;
   const Activations& x_;
   std::vector<RangedRoute> routes_[kNumProducts];
+  Route pair_;
 };
 
 // The same product by cublasLt where it is installed and can, with the activations and weights that
@@ -269,6 +298,14 @@ Result<void> run(std::vector<std::string> names) {
       int64_t bytes = 0;
       for (size_t p = 0; p < 4; ++p) bytes += weight_bytes(p);
       bench.print("chain", tokens, bytes, us);
+    }
+    for (const Pair& pair : kPairs) {
+      if (tokens > 16 || !bench.wants(pair.name)) continue;
+      TRY_ASSIGN(const Spread us,
+                 cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
+                   return dense.multiply_pair(pair, layer, tokens);
+                 }));
+      bench.print(pair.name, tokens, weight_bytes(pair.first) + weight_bytes(pair.second), us);
     }
     for (size_t p = 0; p < kNumProducts; ++p) {
       if (!bench.wants(kProducts[p].name)) continue;

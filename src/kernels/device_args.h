@@ -20,23 +20,25 @@ namespace nibble::kernels {
 // --- what many ops share ---
 
 // The form in which a product reads its activations.
-enum class ActivationForm : uint8_t { kF32, kBf16, kFp8Rows, kFp8Blocks };
+enum class ActivationForm : uint8_t { kF32, kBf16, kFp8Rows, kFp8Blocks, kBf16Blocks, kBf16Terms };
 
 // One [m, k] matrix in the forms that its readers want; a producer writes every form that is not
 // null, a reader takes the one that its record names. FP8: E4M3 codes with one power-of-two scale
 // per row and 128 values of k, max(|x|, 1e-4) / 448 rounded up; k is then a multiple of 128.
 struct ActivationForms {
-  float* f32 = nullptr;             // [m, k]
-  void* bf16 = nullptr;             // [m, k]
-  std::byte* fp8 = nullptr;         // [m, k] codes, aligned to 16
-  float* fp8_scales = nullptr;      // [m, k / 128]; with fp8
-  std::byte* fp8_blocks = nullptr;  // fp8_blocks_bytes(m, k), see there; aligned to 16
+  float* f32 = nullptr;              // [m, k]
+  void* bf16 = nullptr;              // [m, k]
+  std::byte* fp8 = nullptr;          // [m, k] codes, aligned to 16
+  float* fp8_scales = nullptr;       // [m, k / 128]; with fp8
+  std::byte* fp8_blocks = nullptr;   // fp8_blocks_bytes(m, k), see there; aligned to 16
+  std::byte* bf16_blocks = nullptr;  // bf16_blocks_bytes(m, k, 1), see there; aligned to 16
+  std::byte* bf16_terms = nullptr;   // bf16_blocks_bytes(m, k, kBf16Terms), likewise
 };
 
 // FP8 activations in the order of the tiles that read them. Rows are cut into slices of 128, of
 // which the last may be shorter. A slice of r rows is, for each 128 values of k, a block of codes
 // [128 / 16][r][16], then r f32 scales, padded to 16 bytes.
-inline constexpr int64_t kFp8SliceRows = 128;
+inline constexpr int64_t kSliceRows = 128;
 constexpr int64_t fp8_block_bytes(int64_t rows) {
   return rows * 128 + round_up(rows * 4, int64_t{16});
 }
@@ -54,13 +56,31 @@ struct Fp8BlockPlace {
   constexpr int64_t scale() const { return block + rows * 128 + row * 4; }
 };
 constexpr Fp8BlockPlace fp8_block_place(int64_t m, int64_t k, int64_t row, int64_t column) {
-  const int64_t slice = row / kFp8SliceRows;
-  const int64_t left = m - slice * kFp8SliceRows;
-  const int64_t rows = left < kFp8SliceRows ? left : kFp8SliceRows;
-  return {
-      .block = slice * fp8_blocks_bytes(kFp8SliceRows, k) + column / 128 * fp8_block_bytes(rows),
-      .rows = rows,
-      .row = row % kFp8SliceRows};
+  const int64_t slice = row / kSliceRows;
+  const int64_t left = m - slice * kSliceRows;
+  const int64_t rows = left < kSliceRows ? left : kSliceRows;
+  return {.block = slice * fp8_blocks_bytes(kSliceRows, k) + column / 128 * fp8_block_bytes(rows),
+          .rows = rows,
+          .row = row % kSliceRows};
+}
+
+// BF16 activations in the order of the tiles that read them: one term per value, or three whose sum
+// an f32 value is. k is then a multiple of 64. Slices are those of the FP8 blocks. A slice of r
+// rows is, for each 64 values of k, a block [terms][64 / 8][r][8].
+inline constexpr int64_t kBf16Terms = 3;
+constexpr int64_t bf16_block_bytes(int64_t rows, int64_t terms) { return terms * rows * 64 * 2; }
+constexpr int64_t bf16_blocks_bytes(int64_t m, int64_t k, int64_t terms) {
+  return k / 64 * bf16_block_bytes(m, terms);
+}
+// Where term `term` of `terms` of one value lies.
+constexpr int64_t bf16_block_offset(
+    int64_t m, int64_t k, int64_t row, int64_t column, int64_t term, int64_t terms) {
+  const int64_t slice = row / kSliceRows;
+  const int64_t left = m - slice * kSliceRows;
+  const int64_t rows = left < kSliceRows ? left : kSliceRows;
+  return slice * bf16_blocks_bytes(kSliceRows, k, terms) +
+         column / 64 * bf16_block_bytes(rows, terms) +
+         ((term * 8 + column % 64 / 8) * rows + row % kSliceRows) * 16 + column % 8 * 2;
 }
 
 // The result of a product as partial sums of its input features: [splits, m, n] f32, to be added
@@ -159,6 +179,13 @@ struct DeviceMatMulArgs {
   std::byte* y_fp8 = nullptr;
   int32_t num_units = 0;      // streaming multiprocessors: the grid
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
+};
+
+// Two products of the same rows in one launch, each with the bits that it has alone.
+struct DeviceMatMulPairArgs {
+  DeviceMatMulArgs first;  // m, num_units and is_dependent as the second's; f32 sums
+  DeviceMatMulArgs second;
+  int32_t first_blocks = 0;  // of num_units blocks, the first's; plan_matmul_pair()
 };
 
 // Which rows go through which expert, as the device's own routing left it. A pair t * choices + j

@@ -220,6 +220,8 @@ TEST(DeviceQuantize, WritesEveryForm) {
   std::vector<uint16_t> bf16(sums.size());
   std::vector<std::byte> codes(sums.size());
   std::vector<std::byte> blocks(static_cast<size_t>(2 * fp8_block_bytes(kRows)));
+  std::vector<uint16_t> terms(
+      static_cast<size_t>(bf16_blocks_bytes(kRows, kWidth, kBf16Terms) / 2));
   launch(Op::kQuantize,
          DeviceQuantizeArgs{.x_sums = {.data = x.data(), .splits = 2},
                             .m = kRows,
@@ -228,7 +230,8 @@ TEST(DeviceQuantize, WritesEveryForm) {
                                   .bf16 = bf16.data(),
                                   .fp8 = codes.data(),
                                   .fp8_scales = scales.data(),
-                                  .fp8_blocks = blocks.data()}});
+                                  .fp8_blocks = blocks.data(),
+                                  .bf16_terms = reinterpret_cast<std::byte*>(terms.data())}});
   EXPECT_EQ(f32, sums);
   std::vector<uint8_t> expected(128);
   std::vector<float> scale(1);
@@ -245,6 +248,13 @@ TEST(DeviceQuantize, WritesEveryForm) {
         EXPECT_EQ(bf16[t * kWidth + g * 128 + i], quant::f32_to_bf16(group[i]));
         EXPECT_EQ(codes[t * kWidth + g * 128 + i], std::byte{expected[i]});
         EXPECT_EQ(block[(i / 16 * kRows + t) * 16 + i % 16], std::byte{expected[i]});
+        const size_t column = g * 128 + i;
+        float sum = 0;
+        for (size_t term = 3; term-- > 0;) {
+          const size_t chunk = column / 64 * 24 + term * 8 + column % 64 / 8;
+          sum += quant::bf16_to_f32(terms[(chunk * kRows + t) * 8 + column % 8]);
+        }
+        EXPECT_EQ(sum, group[i]);
       }
     }
   }

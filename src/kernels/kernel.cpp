@@ -54,6 +54,8 @@ std::string_view op_name(Op op) {
       return "attended";
     case Op::kQuantize:
       return "quantize";
+    case Op::kMatMulPair:
+      return "matmul_pair";
     case Op::kJoinMtp:
       return "join_mtp";
     case Op::kSample:

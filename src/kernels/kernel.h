@@ -25,6 +25,7 @@ namespace nibble::kernels {
 
 enum class Op : uint8_t {
   kMatMul,
+  kMatMulPair,  // only on GPUs
   kGroupedMatMul,
   kSparseAttention,
   kIndexerScore,
@@ -103,6 +104,7 @@ using Launcher = Result<void> (*)(const Args& args, device::Stream& stream);
 using Launch = std::variant<std::monostate,
                             Launcher<MatMulArgs>,
                             Launcher<DeviceMatMulArgs>,
+                            Launcher<DeviceMatMulPairArgs>,
                             Launcher<GroupedMatMulArgs>,
                             Launcher<DeviceGroupedMatMulArgs>,
                             Launcher<SparseAttentionArgs>,
@@ -151,8 +153,10 @@ struct KernelInfo {
   ActivationForm x_form = ActivationForm::kF32;  // products on GPUs: what they read
   KSplits k_splits = {};     // products on GPUs: how they split k, see num_splits()
   bool gives_fp8 = false;    // products on GPUs: can give DeviceMatMulArgs::y_fp8
-  bool gives_forms = false;  // attention on GPUs: gives every form, rotated back
+  bool gives_forms = false;  // attention on GPUs: gives f32, BF16 and FP8 forms, rotated back
   int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
+  // Pairs of products: the rows whose products, bit for bit, they make in one launch.
+  std::array<std::string_view, 2> pair = {};
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.
   std::array<int32_t, 6> slot_rows = {};
@@ -268,6 +272,18 @@ const Route& route_for(std::span<const RangedRoute> routes, int64_t m);
 // the load.
 //   n: rows of W of all groups; k: of one group
 int32_t num_splits(const KernelInfo& kernel, int64_t n, int64_t k, int32_t num_units);
+
+// How the blocks of a launch divide two products.
+struct MatMulPairPlan {
+  std::array<int32_t, 2> splits = {1, 1};
+  int32_t first_blocks = 0;
+};
+// The division with the least work of the busiest block, splits being worth some of it. Of shapes
+// alone.
+//   kernels: the rows that have the products alone
+MatMulPairPlan plan_matmul_pair(const std::array<const KernelInfo*, 2>& kernels,
+                                const std::array<const PackedWeight*, 2>& weights,
+                                int32_t num_units);
 
 // Pairs per slot for `num_pairs` choices of `num_experts`; 1 only for the choices of one token.
 int32_t choose_slot_rows(const KernelInfo& kernel,

@@ -31,8 +31,11 @@ std::string status_text(const KernelInfo& kernel) {
   return std::string(status_name(kernel.status));
 }
 
-// The format of what the kernel reads beside activations.
+// The format of what the kernel reads beside activations, or the rows that it takes together.
 std::string weight_text(const KernelInfo& kernel) {
+  if (!kernel.pair[0].empty()) {
+    return "`" + std::string(kernel.pair[0]) + "`, `" + std::string(kernel.pair[1]) + "`";
+  }
   if (kernel.has_weight) return std::string(quant::format_name(kernel.weight));
   return kernel.keys == KeyForm::kFp8 ? "fp8 keys" : "";
 }

@@ -1,5 +1,6 @@
 // Choosing a kernel: the first record that accepts a problem, and why each record before it did
 // not.
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -304,6 +305,48 @@ int32_t num_splits(const KernelInfo& kernel, int64_t n, int64_t k, int32_t num_u
     splits *= 2;
   }
   return splits;
+}
+
+namespace {
+
+// Bytes that one block of `blocks` reads at most of `splits` parts of k of a weight's panels.
+int64_t most_bytes(const PackedWeight& weight,
+                   const KSplits& unit,
+                   int32_t splits,
+                   int32_t blocks) {
+  const int64_t panels = ceil_div(weight.n, unit.rows);
+  const int64_t bytes =
+      packed_weight_bytes(weight.format, weight.n, weight.k, weight.scale_dtype, weight.layout);
+  return ceil_div(panels * splits, int64_t{blocks}) * (bytes / panels / splits);
+}
+
+}  // namespace
+
+MatMulPairPlan plan_matmul_pair(const std::array<const KernelInfo*, 2>& kernels,
+                                const std::array<const PackedWeight*, 2>& weights,
+                                int32_t num_units) {
+  // What adding one more partial sum costs the next op, in bytes that memory gives meanwhile:
+  // a third of a microsecond.
+  constexpr int64_t kBytesPerSplit = 1'400'000;
+  MatMulPairPlan best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const auto can_split = [&](size_t i, int32_t splits) {
+    return weights[i]->k % (kernels[i]->k_splits.k * splits) == 0;
+  };
+  for (int32_t first = 1; can_split(0, first); first *= 2) {
+    for (int32_t second = 1; can_split(1, second); second *= 2) {
+      for (int32_t blocks = 1; blocks < num_units; ++blocks) {
+        const int64_t busiest =
+            std::max(most_bytes(*weights[0], kernels[0]->k_splits, first, blocks),
+                     most_bytes(*weights[1], kernels[1]->k_splits, second, num_units - blocks));
+        const int64_t cost = busiest * num_units + (first + second) * kBytesPerSplit;
+        if (cost >= least) continue;
+        least = cost;
+        best = {.splits = {first, second}, .first_blocks = blocks};
+      }
+    }
+  }
+  return best;
 }
 
 int32_t choose_slot_rows(const KernelInfo& kernel,

@@ -260,5 +260,31 @@ TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
   }
 }
 
+// DeepSeek-V4-Flash's latents with compressors, and shared experts with the router.
+TEST(PlanMatMulPair, DividesBlocksByBytesWithFewSplits) {
+  const auto plan = [](int64_t first_n, int64_t second_n) {
+    PackedWeight first, second;
+    first.format = quant::Format::kFp8E4m3Block128x128;
+    first.layout = PackedLayout::kFp8Panel64;
+    first.scale_dtype = DType::kF32;
+    first.n = first_n;
+    second.format = quant::Format::kBf16;
+    second.layout = PackedLayout::kBf16Panel64;
+    second.n = second_n;
+    first.k = second.k = 4096;
+    KernelInfo kernel;
+    kernel.k_splits = {.rows = 64, .k = 256};
+    return plan_matmul_pair({&kernel, &kernel}, {&first, &second}, 132);
+  };
+  const MatMulPairPlan compressor = plan(1536, 2624);
+  EXPECT_EQ(compressor.splits[0], 1);
+  EXPECT_EQ(compressor.splits[1], 2);
+  EXPECT_EQ(compressor.first_blocks, 24);
+  const MatMulPairPlan router = plan(4096, 256);
+  EXPECT_EQ(router.splits[0], 4);
+  EXPECT_EQ(router.splits[1], 4);
+  EXPECT_EQ(router.first_blocks, 86);
+}
+
 }  // namespace
 }  // namespace nibble::kernels

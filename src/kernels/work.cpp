@@ -114,6 +114,8 @@ int64_t form_bytes(const ActivationForms& forms, int64_t m, int64_t k) {
   if (forms.bf16 != nullptr) bytes += m * k * 2;
   if (forms.fp8 != nullptr) bytes += m * k + m * k / 32;
   if (forms.fp8_blocks != nullptr) bytes += k / 128 * fp8_block_bytes(m);
+  if (forms.bf16_blocks != nullptr) bytes += bf16_blocks_bytes(m, k, 1);
+  if (forms.bf16_terms != nullptr) bytes += bf16_blocks_bytes(m, k, kBf16Terms);
   return bytes;
 }
 
@@ -122,7 +124,9 @@ int64_t read_form_bytes(const ActivationForms& forms, int64_t m, int64_t k) {
   if (forms.fp8_blocks != nullptr) return form_bytes({.fp8_blocks = forms.fp8_blocks}, m, k);
   if (forms.fp8 != nullptr) return form_bytes({.fp8 = forms.fp8}, m, k);
   if (forms.bf16 != nullptr) return form_bytes({.bf16 = forms.bf16}, m, k);
-  return form_bytes({.f32 = forms.f32}, m, k);
+  if (forms.bf16_blocks != nullptr) return bf16_blocks_bytes(m, k, 1);
+  if (forms.f32 != nullptr) return form_bytes({.f32 = forms.f32}, m, k);
+  return form_bytes({.bf16_terms = forms.bf16_terms}, m, k);
 }
 
 struct Routed {
@@ -276,6 +280,14 @@ Work work_of(const DeviceMatMulArgs& args, const ReadInts& /*read*/) {
       read_form_bytes(args.x, args.m, args.groups * weight.k) + weight_bytes(weight) + out,
       args.m,
       weight);
+}
+
+Work work_of(const DeviceMatMulPairArgs& args, const ReadInts& read) {
+  const Work first = work_of(args.first, read), second = work_of(args.second, read);
+  return {.bytes = first.bytes + second.bytes,
+          .flops = first.flops + second.flops,
+          .n = first.n + second.n,
+          .k = first.k};
 }
 
 Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {

@@ -109,6 +109,8 @@ kernels::ActivationForms FormSet::select(const kernels::ActivationForms& all) co
     wanted.fp8_scales = all.fp8_scales;
   }
   if (has(ActivationForm::kFp8Blocks)) wanted.fp8_blocks = all.fp8_blocks;
+  if (has(ActivationForm::kBf16Blocks)) wanted.bf16_blocks = all.bf16_blocks;
+  if (has(ActivationForm::kBf16Terms)) wanted.bf16_terms = all.bf16_terms;
   return wanted;
 }
 
@@ -134,10 +136,10 @@ Result<DeviceLinear> DeviceLinear::make(std::span<const WeightRows> sources,
 
 FormSet DeviceLinear::forms(int64_t m_max) const { return forms_of(routes_, m_max); }
 
-int64_t DeviceLinear::max_block_rows(int64_t m_max) const {
+int64_t DeviceLinear::max_rows_in(ActivationForm form, int64_t m_max) const {
   int64_t rows = 0;
   for (const kernels::RangedRoute& ranged : routes_) {
-    if (ranged.route.kernel->x_form == ActivationForm::kFp8Blocks) rows = rows_of(ranged, m_max);
+    if (ranged.route.kernel->x_form == form) rows = rows_of(ranged, m_max);
   }
   return rows;
 }
@@ -155,7 +157,7 @@ int64_t DeviceLinear::max_sums(int64_t m_max) const {
 }
 
 kernels::DeviceMatMulArgs DeviceLinear::args(const kernels::ActivationForms& x, int32_t m) const {
-  return {.x = x,
+  return {.x = FormSet().add(form(m)).select(x),
           .m = m,
           .weight = &weight_,
           .groups = groups_,
@@ -172,6 +174,51 @@ Result<kernels::DeviceSums> DeviceLinear::launch(const kernels::ActivationForms&
   launched.y = out;
   TRY(route(m).launch(launched, stream));
   return kernels::DeviceSums{.data = out, .splits = launched.splits};
+}
+
+bool DeviceLinear::makes_pair(const DeviceLinear& second,
+                              const kernels::Route* pair,
+                              int64_t m) const {
+  return pair != nullptr && groups_ == 1 && second.groups_ == 1 &&
+         kernel(m).name == pair->kernel->pair[0] && second.kernel(m).name == pair->kernel->pair[1];
+}
+
+kernels::MatMulPairPlan DeviceLinear::plan_pair(const DeviceLinear& second, int64_t m) const {
+  return kernels::plan_matmul_pair(
+      {&kernel(m), &second.kernel(m)}, {&weight_, &second.weight_}, num_units_);
+}
+
+std::array<int64_t, 2> DeviceLinear::max_pair_sums(const DeviceLinear& second,
+                                                   const kernels::Route* pair,
+                                                   int64_t m_max) const {
+  if (routes_.empty() || second.routes_.empty() || !makes_pair(second, pair, 1)) return {};
+  const int64_t rows = std::min(m_max, pair->kernel->limits.m_max);
+  const kernels::MatMulPairPlan plan = plan_pair(second, 1);
+  return {plan.splits[0] * rows * n(), plan.splits[1] * rows * second.n()};
+}
+
+Result<std::array<kernels::DeviceSums, 2>> DeviceLinear::launch_pair(
+    const DeviceLinear& second,
+    const kernels::Route* pair,
+    const kernels::ActivationForms& x,
+    int32_t m,
+    const std::array<float*, 2>& out,
+    device::Stream& stream) const {
+  if (!makes_pair(second, pair, m)) {
+    TRY_ASSIGN(const kernels::DeviceSums own, launch(x, m, out[0], stream));
+    TRY_ASSIGN(const kernels::DeviceSums others, second.launch(x, m, out[1], stream));
+    return std::array{own, others};
+  }
+  const kernels::MatMulPairPlan plan = plan_pair(second, m);
+  kernels::DeviceMatMulPairArgs launched{
+      .first = args(x, m), .second = second.args(x, m), .first_blocks = plan.first_blocks};
+  launched.first.splits = plan.splits[0];
+  launched.first.y = out[0];
+  launched.second.splits = plan.splits[1];
+  launched.second.y = out[1];
+  TRY(pair->launch(launched, stream));
+  return std::array{kernels::DeviceSums{.data = out[0], .splits = plan.splits[0]},
+                    kernels::DeviceSums{.data = out[1], .splits = plan.splits[1]}};
 }
 
 bool DeviceLinear::gives_blocks(int64_t m) const {

@@ -2,6 +2,7 @@
 // every number of rows share, and the launches over kernels/device_args.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -59,8 +60,8 @@ class DeviceLinear final {
   kernels::ActivationForm form(int64_t m) const { return kernel(m).x_form; }
   // The forms for any number of rows up to m_max.
   FormSet forms(int64_t m_max) const;
-  // Rows up to which x is wanted as FP8 blocks, of at most m_max.
-  int64_t max_block_rows(int64_t m_max) const;
+  // Rows up to which x is wanted in that form, of at most m_max.
+  int64_t max_rows_in(kernels::ActivationForm form, int64_t m_max) const;
   // Partial sums that the kernel for m rows gives.
   int32_t num_splits(int64_t m) const { return splits(kernel(m)); }
   // f32 values that the sums of up to m_max rows take.
@@ -72,6 +73,20 @@ class DeviceLinear final {
                                      int32_t m,
                                      float* out,
                                      device::Stream& stream) const;
+  // Whether a launch of `pair` gives for m rows what this layer and `second` give alone.
+  bool makes_pair(const DeviceLinear& second, const kernels::Route* pair, int64_t m) const;
+  // f32 values that the sums of each of the two take in a pair for up to m_max rows; zeros where
+  // there is none.
+  std::array<int64_t, 2> max_pair_sums(const DeviceLinear& second,
+                                       const kernels::Route* pair,
+                                       int64_t m_max) const;
+  // launch() of this layer and of `second` over the same rows, in one launch where there is one.
+  Result<std::array<kernels::DeviceSums, 2>> launch_pair(const DeviceLinear& second,
+                                                         const kernels::Route* pair,
+                                                         const kernels::ActivationForms& x,
+                                                         int32_t m,
+                                                         const std::array<float*, 2>& out,
+                                                         device::Stream& stream) const;
   // Whether launch_blocks() may take the place of launch() for m rows.
   bool gives_blocks(int64_t m) const;
   // FP8 blocks of y for the next product.   out: n / 128 blocks of fp8_block_bytes(m)
@@ -91,6 +106,7 @@ class DeviceLinear final {
   const kernels::Route& route(int64_t m) const { return kernels::route_for(routes_, m); }
   const kernels::KernelInfo& kernel(int64_t m) const { return *route(m).kernel; }
   int32_t splits(const kernels::KernelInfo& kernel) const;
+  kernels::MatMulPairPlan plan_pair(const DeviceLinear& second, int64_t m) const;
   kernels::DeviceMatMulArgs args(const kernels::ActivationForms& x, int32_t m) const;
 
   kernels::PackedWeight weight_;  // device memory

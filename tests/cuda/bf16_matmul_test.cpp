@@ -9,7 +9,9 @@
 #include "cuda/cuda_testing.h"
 #include "kernels/bf16_panel64.h"
 #include "kernels/cuda/sm90/bf16_matmul/launch.h"
+#include "kernels/cuda/sm90/panel_matmul/launch.h"
 #include "kernels/kernel.h"
+#include "kernels/reference/forms.h"
 #include "quant/numeric.h"
 
 namespace nibble::kernels::cuda {
@@ -59,11 +61,33 @@ struct Case {
   int32_t m, groups, splits;
 };
 
+// The launchers under test.
+enum class Kind { kBf16, kF32, kF32FewTokens };
+constexpr Kind kKinds[] = {Kind::kBf16, Kind::kF32, Kind::kF32FewTokens};
+
+bool takes(Kind kind, const Case& c) {
+  return kind != Kind::kF32FewTokens || (c.m <= kMaxPanelTokens && c.k / c.splits % 128 == 0);
+}
+
+// x: [m, k] in the form that the launcher reads.
+std::vector<std::byte> blocks_of(const std::vector<float>& x, int32_t m, Kind kind) {
+  const size_t k = x.size() / static_cast<size_t>(m);
+  const int64_t terms = kind == Kind::kBf16 ? 1 : kBf16Terms;
+  std::vector<std::byte> blocks(
+      static_cast<size_t>(bf16_blocks_bytes(m, static_cast<int64_t>(k), terms)));
+  ActivationForms forms;
+  (kind == Kind::kBf16 ? forms.bf16_blocks : forms.bf16_terms) = blocks.data();
+  for (int32_t t = 0; t < m; ++t) {
+    reference::write_forms(forms, m, t, std::span(x).subspan(static_cast<size_t>(t) * k, k));
+  }
+  return blocks;
+}
+
 // The partial sums [splits, m, n] as they are.   x: [m, groups * k]
 std::vector<float> run(const DeviceWeight& weight,
                        const std::vector<float>& x,
                        const Case& c,
-                       ActivationForm form) {
+                       Kind kind) {
   const DeviceArray<float> y(static_cast<size_t>(c.splits * c.m * c.n));
   DeviceMatMulArgs args{.m = c.m,
                         .weight = &weight.packed,
@@ -71,22 +95,21 @@ std::vector<float> run(const DeviceWeight& weight,
                         .splits = c.splits,
                         .y = y.data(),
                         .num_units = gpu()->info().num_units};
-  if (form == ActivationForm::kF32) {
-    const DeviceArray<float> device_x(x);
-    args.x.f32 = device_x.data();
-    launch_bf16_matmul_f32_sm90(args, gpu()->stream()).value();
+  const DeviceArray<std::byte> blocks(blocks_of(x, c.m, kind));
+  if (kind == Kind::kBf16) {
+    args.x.bf16_blocks = blocks.data();
+    launch_bf16_matmul_sm90(args, gpu()->stream()).value();
     return y.to_host();
   }
-  std::vector<uint16_t> codes(x.size());
-  std::transform(x.begin(), x.end(), codes.begin(), quant::f32_to_bf16);
-  const DeviceArray<uint16_t> device_x(codes);
-  args.x.bf16 = device_x.data();
-  launch_bf16_matmul_sm90(args, gpu()->stream()).value();
+  args.x.bf16_terms = blocks.data();
+  const auto launch =
+      kind == Kind::kF32 ? &launch_bf16_matmul_f32_sm90 : &launch_bf16_terms_matmul_sm90;
+  launch(args, gpu()->stream()).value();
   return y.to_host();
 }
 
-float as_multiplied(float x, ActivationForm form) {
-  return form == ActivationForm::kF32 ? x : quant::bf16_to_f32(quant::f32_to_bf16(x));
+float as_multiplied(float x, Kind kind) {
+  return kind != Kind::kBf16 ? x : quant::bf16_to_f32(quant::f32_to_bf16(x));
 }
 
 class Bf16MatMul : public CudaTest {
@@ -118,14 +141,15 @@ TEST_F(Bf16MatMul, EqualsTheSumsInDouble) {
                         {20480, 128, 3, 1, 1},
                         {9216, 192, 20, 1, 3},
                         {4352, 64, 600, 1, 1}};
-  for (const ActivationForm form : {ActivationForm::kBf16, ActivationForm::kF32}) {
+  for (const Kind kind : kKinds) {
     for (const Case& c : cases) {
+      if (!takes(kind, c)) continue;
       SCOPED_TRACE(::testing::Message()
                    << c.n << "x" << c.k << " m " << c.m << " groups " << c.groups << " splits "
-                   << c.splits << " form " << static_cast<int>(form));
+                   << c.splits << " kind " << static_cast<int>(kind));
       const DeviceWeight weight = make_weight(c.n, c.k, random_values(c.n * c.k, 7));
       const std::vector<float> x = random_values(c.m * c.groups * c.k, 8);
-      const std::vector<float> parts = run(weight, x, c, form);
+      const std::vector<float> parts = run(weight, x, c, kind);
       double error = 0, size = 0;
       for (int64_t t = 0; t < c.m; ++t) {
         for (int64_t row = 0; row < c.n; ++row) {
@@ -134,7 +158,7 @@ TEST_F(Bf16MatMul, EqualsTheSumsInDouble) {
           const float* const w = weight.rows.data() + row * c.k;
           double expected = 0, found = 0;
           for (int64_t i = 0; i < c.k; ++i) {
-            expected += static_cast<double>(w[i]) * static_cast<double>(as_multiplied(v[i], form));
+            expected += static_cast<double>(w[i]) * static_cast<double>(as_multiplied(v[i], kind));
           }
           for (int64_t s = 0; s < c.splits; ++s) {
             found += static_cast<double>(parts[static_cast<size_t>((s * c.m + t) * c.n + row)]);
@@ -151,7 +175,7 @@ TEST_F(Bf16MatMul, EqualsTheSumsInDouble) {
 // What the lower bits of f32 activations add: with x and x rounded to BF16 as two tokens, the
 // difference of the results is the product with what rounding took away.
 TEST_F(Bf16MatMul, MultipliesEveryBitOfF32) {
-  constexpr int64_t kN = 64, kK = 64;
+  constexpr int64_t kN = 128, kK = 128;
   std::vector<float> ones(kN * kK, 0.0f);
   for (size_t i = 0; i < kN; ++i) ones[i * kK + i] = 1.0f;
   const DeviceWeight weight = make_weight(kN, kK, ones);
@@ -159,8 +183,9 @@ TEST_F(Bf16MatMul, MultipliesEveryBitOfF32) {
   x[0] = 0x1.fffffep127f / 2;
   x[1] = 0x1.555556p-60f;
   x[2] = -0x1.000002p0f;
-  const std::vector<float> y = run(weight, x, {kN, kK, 2, 1, 1}, ActivationForm::kF32);
-  EXPECT_EQ(y, x);
+  for (const Kind kind : {Kind::kF32, Kind::kF32FewTokens}) {
+    EXPECT_EQ(run(weight, x, {kN, kK, 2, 1, 1}, kind), x);
+  }
 }
 
 // Bit for bit, also between the widths that the product is compiled for.
@@ -169,14 +194,17 @@ TEST_F(Bf16MatMul, ATokenDoesNotDependOnItsNeighbours) {
   constexpr int32_t kAll = 270;
   const DeviceWeight weight = make_weight(kN, kK, random_values(kN * kK, 19));
   const std::vector<float> x = random_values(kAll * kK, 20);
-  for (const ActivationForm form : {ActivationForm::kBf16, ActivationForm::kF32}) {
-    const std::vector<float> all = run(weight, x, {kN, kK, kAll, 1, 2}, form);
-    for (const int32_t m : {1, 9, 20, 50, 64, 100, 129}) {
+  for (const Kind kind : kKinds) {
+    const int32_t most = kind == Kind::kF32FewTokens ? kMaxPanelTokens : kAll;
+    const std::vector<float> among_all(x.begin(), x.begin() + most * kK);
+    const std::vector<float> all = run(weight, among_all, {kN, kK, most, 1, 2}, kind);
+    for (const int32_t m : {1, 3, 9, 20, 50, 64, 100, 129}) {
+      if (m > most) continue;
       const std::vector<float> first(x.begin(), x.begin() + m * kK);
-      const std::vector<float> y = run(weight, first, {kN, kK, m, 1, 2}, form);
+      const std::vector<float> y = run(weight, first, {kN, kK, m, 1, 2}, kind);
       for (int64_t split = 0; split < 2; ++split) {
         const auto own = y.begin() + split * m * kN;
-        const auto among = all.begin() + split * kAll * kN;
+        const auto among = all.begin() + split * most * kN;
         EXPECT_TRUE(std::equal(own, own + m * kN, among)) << m << " split " << split;
       }
     }
@@ -187,11 +215,12 @@ TEST_F(Bf16MatMul, KeepsANanToItsRowAndItsToken) {
   std::vector<float> values = random_values(128 * 128, 13);
   values[5 * 128 + 70] = NAN;
   const DeviceWeight weight = make_weight(128, 128, values);
-  for (const ActivationForm form : {ActivationForm::kBf16, ActivationForm::kF32}) {
+  for (const Kind kind : kKinds) {
     for (const int32_t m : {2, 18, 70}) {
+      if (!takes(kind, {128, 128, m, 1, 1})) continue;
       std::vector<float> x = random_values(m * 128, 14);
       x[128 + 9] = NAN;
-      const std::vector<float> y = run(weight, x, {128, 128, m, 1, 1}, form);
+      const std::vector<float> y = run(weight, x, {128, 128, m, 1, 1}, kind);
       for (size_t t = 0; t < static_cast<size_t>(m); ++t) {
         for (size_t row = 0; row < 128; ++row) {
           EXPECT_EQ(std::isnan(y[t * 128 + row]), t == 1 || row == 5)
@@ -208,8 +237,11 @@ TEST_F(Bf16MatMul, RepeatsBitForBit) {
   for (const int32_t m : {1, 12, 30, 64, 300}) {
     const std::vector<float> x = random_values(m * 2048, 16);
     const Case c{4096, 2048, m, 1, 1};
-    const std::vector<float> first = run(weight, x, c, ActivationForm::kF32);
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(run(weight, x, c, ActivationForm::kF32), first) << m;
+    for (const Kind kind : {Kind::kF32, Kind::kF32FewTokens}) {
+      if (!takes(kind, c)) continue;
+      const std::vector<float> first = run(weight, x, c, kind);
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(run(weight, x, c, kind), first) << m;
+    }
   }
 }
 

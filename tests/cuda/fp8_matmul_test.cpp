@@ -9,7 +9,7 @@
 #include "cuda/cuda_testing.h"
 #include "kernels/cuda/quantize/launch.h"
 #include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
-#include "kernels/cuda/sm90/fp8_matmul/launch.h"
+#include "kernels/cuda/sm90/panel_matmul/launch.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
 #include "quant/numeric.h"

@@ -66,7 +66,7 @@ class Memory final {
     const std::vector<std::byte> zeros(static_cast<size_t>(num_bytes));
     return static_cast<std::byte*>(add(zeros.data(), zeros.size(), Kind::kScratch));
   }
-  // Every form that [m, k] can have.
+  // Every form that [m, k] can have, without terms: their low bits are nobody's but the value's.
   ActivationForms forms(int64_t m, int64_t k) {
     ActivationForms forms{.f32 = out<float>(m * k), .bf16 = out<uint16_t>(m * k)};
     if (k % 128 != 0) return forms;
@@ -773,6 +773,14 @@ TEST_F(CudaOps, Quantize) {
     for (const bool is_bf16 : {false, true}) {
       compare<DeviceQuantizeArgs>(Op::kQuantize, [&](Memory& memory) {
         DeviceQuantizeArgs args{.m = 131, .k = k, .y = memory.forms(131, k)};
+        if (k % 64 == 0) {
+          const auto blocks = [&](int64_t terms) {
+            return reinterpret_cast<std::byte*>(
+                memory.out<int32_t>(bf16_blocks_bytes(131, k, terms) / 4));
+          };
+          args.y.bf16_blocks = blocks(1);
+          args.y.bf16_terms = blocks(kBf16Terms);
+        }
         if (is_bf16) {
           args.x_bf16 = memory.normal_bf16(131 * k);
         } else {

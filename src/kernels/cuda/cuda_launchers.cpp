@@ -9,8 +9,8 @@
 #include "kernels/cuda/sm90/bf16_matmul/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/fp8_bulk_matmul/launch.h"
-#include "kernels/cuda/sm90/fp8_matmul/launch.h"
 #include "kernels/cuda/sm90/indexer/launch.h"
+#include "kernels/cuda/sm90/panel_matmul/launch.h"
 #include "kernels/cuda/sm90/sparse_attention/launch.h"
 #include "kernels/cuda/sm90/top_k/launch.h"
 
@@ -31,6 +31,8 @@ constexpr NamedLaunch kLaunchers[] = {
     {"indexer_score.bf16.sm_90.tensor_core.d128", &launch_indexer_score_sm90},
     {"top_k.sm_90.simt", &launch_top_k},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode", &launch_fp8_matmul_sm90},
+    {"matmul.bf16.f32.sm_90.tensor_core.decode", &launch_bf16_terms_matmul_sm90},
+    {"matmul_pair.sm_90.tensor_core", &launch_matmul_pair_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch", &launch_fp8_batch_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.chunk", &launch_fp8_prefill_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill", &launch_fp8_prefill_matmul_sm90},

@@ -23,8 +23,8 @@ using quant::Format;
 using reference::read_form;
 using reference::write_forms;
 
-// Tokens up to which the emulated dense products have a kernel of their own, that reads FP8 blocks
-// and splits k: as the fast ones of real GPUs do.
+// Tokens up to which some emulated dense products have a kernel of their own, that reads blocks or
+// terms and splits k: as the fast ones of real GPUs do.
 constexpr int64_t kMaxDecodeTokens = 16;
 
 float dot(std::span<const float> w, std::span<const float> x) {
@@ -99,6 +99,11 @@ Result<void> matmul(const DeviceMatMulArgs& args, device::Stream& stream) {
                 std::span(scratch).subspan(static_cast<size_t>(t) * n, n));
   }
   return {};
+}
+
+Result<void> matmul_pair(const DeviceMatMulPairArgs& args, device::Stream& stream) {
+  TRY(matmul<ActivationForm::kFp8Blocks>(args.first, stream));
+  return matmul<ActivationForm::kBf16Terms>(args.second, stream);
 }
 
 // The weight of one expert among packages that follow each other.
@@ -386,6 +391,11 @@ class ProductTable final {
  public:
   ProductTable() {
     for (int32_t f = 0; f < quant::kNumFormats; ++f) add_products(static_cast<Format>(f));
+    KernelInfo& pair =
+        rows_.emplace_back(emulated("matmul_pair.emulated.scalar", Op::kMatMulPair, &matmul_pair));
+    pair.limits = {.m_max = kMaxDecodeTokens};
+    pair.pair = {"matmul.fp8_block128x128.fp8.emulated.scalar.decode",
+                 "matmul.bf16.f32.emulated.scalar.decode"};
   }
   std::span<const KernelInfo> rows() const { return rows_; }
 
@@ -423,6 +433,16 @@ class ProductTable final {
         ActivationForm::kBf16,
         "",
         &matmul<ActivationForm::kBf16>);
+    if (format == Format::kBf16) {
+      KernelInfo& decode = add(Op::kMatMul,
+                               format,
+                               Activation::kF32,
+                               ActivationForm::kBf16Terms,
+                               ".decode",
+                               &matmul<ActivationForm::kBf16Terms>);
+      decode.limits = {.m_max = kMaxDecodeTokens, .k_multiple = 128};
+      decode.k_splits = {.rows = 64, .k = 128};
+    }
     add(Op::kMatMul,
         format,
         Activation::kF32,

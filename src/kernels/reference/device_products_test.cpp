@@ -58,6 +58,7 @@ struct Input {
   std::vector<std::byte> fp8;
   std::vector<float> fp8_scales;
   std::vector<std::byte> fp8_blocks;
+  std::vector<std::byte> bf16_terms;
 
   Input(ActivationForm form, int64_t m, int64_t k) : values(random_values(size_of(m, k), 3)) {
     f32.resize(values.size());
@@ -65,6 +66,7 @@ struct Input {
     fp8.resize(values.size());
     fp8_scales.resize(values.size() / 128);
     fp8_blocks.resize(static_cast<size_t>(k / 128 * fp8_block_bytes(m)));
+    bf16_terms.resize(static_cast<size_t>(bf16_blocks_bytes(m, k, kBf16Terms)));
     if (form == ActivationForm::kF32) forms.f32 = f32.data();
     if (form == ActivationForm::kBf16) forms.bf16 = bf16.data();
     if (form == ActivationForm::kFp8Rows) {
@@ -72,13 +74,16 @@ struct Input {
       forms.fp8_scales = fp8_scales.data();
     }
     if (form == ActivationForm::kFp8Blocks) forms.fp8_blocks = fp8_blocks.data();
+    if (form == ActivationForm::kBf16Terms) forms.bf16_terms = bf16_terms.data();
     for (int64_t t = 0; t < m; ++t) {
       const auto row = std::span(values).subspan(size_of(t, k), static_cast<size_t>(k));
       reference::write_forms(forms, m, t, row);
       if (form == ActivationForm::kBf16) {
         for (float& value : row) value = quant::round_to_bf16(value);
       }
-      if (form >= ActivationForm::kFp8Rows) quant::simulate_fp8(row, 128);
+      if (form == ActivationForm::kFp8Rows || form == ActivationForm::kFp8Blocks) {
+        quant::simulate_fp8(row, 128);
+      }
     }
   }
 
@@ -92,11 +97,13 @@ double exact_dot(const float* a, const float* b, int64_t k) {
 
 TEST_F(EmulatedGpu, MultipliesWhatTheFormHolds) {
   constexpr int64_t kN = 128, kK = 1024;
-  for (const auto& [format, activation, m, form] :
-       {std::tuple{Format::kFp8E4m3Block128x128, Activation::kFp8, 3, ActivationForm::kFp8Blocks},
-        std::tuple{Format::kFp8E4m3Block128x128, Activation::kFp8, 17, ActivationForm::kFp8Rows},
-        std::tuple{Format::kMxfp4, Activation::kBf16, 2, ActivationForm::kBf16},
-        std::tuple{Format::kBf16, Activation::kF32, 2, ActivationForm::kF32}}) {
+  for (const auto& [format, activation, m, form, splits] :
+       {std::tuple{
+            Format::kFp8E4m3Block128x128, Activation::kFp8, 3, ActivationForm::kFp8Blocks, 4},
+        std::tuple{Format::kFp8E4m3Block128x128, Activation::kFp8, 17, ActivationForm::kFp8Rows, 1},
+        std::tuple{Format::kMxfp4, Activation::kBf16, 2, ActivationForm::kBf16, 1},
+        std::tuple{Format::kBf16, Activation::kF32, 2, ActivationForm::kBf16Terms, 8},
+        std::tuple{Format::kBf16, Activation::kF32, 17, ActivationForm::kF32, 1}}) {
     const Route route = route_by(Op::kMatMul, format, activation, m, kN, kK);
     ASSERT_EQ(route.kernel->x_form, form) << route.kernel->name;
     const quant::QuantizedWeight stored =
@@ -106,8 +113,7 @@ TEST_F(EmulatedGpu, MultipliesWhatTheFormHolds) {
     std::vector<float> w(kN * kK);
     quant::dequantize(stored.view(), w);
     const Input x(form, m, kK);
-    const int32_t splits = num_splits(*route.kernel, kN, kK, 132);
-    EXPECT_EQ(splits, form == ActivationForm::kFp8Blocks ? 4 : 1);
+    EXPECT_EQ(num_splits(*route.kernel, kN, kK, 132), splits);
     std::vector<float> y(static_cast<size_t>(splits * m * kN));
     ASSERT_TRUE(
         route

@@ -57,6 +57,31 @@ void read_fp8(const ActivationForms& forms,
   }
 }
 
+void write_blocks(
+    std::byte* blocks, int64_t terms, int64_t m, int64_t row, std::span<const float> values) {
+  const auto k = static_cast<int64_t>(values.size());
+  for (int64_t column = 0; column < k; ++column) {
+    float rest = values[static_cast<size_t>(column)];
+    for (int64_t term = 0; term < terms; ++term) {
+      const uint16_t code = quant::f32_to_bf16(rest);
+      std::memcpy(blocks + bf16_block_offset(m, k, row, column, term, terms), &code, sizeof(code));
+      rest -= quant::bf16_to_f32(code);
+    }
+  }
+}
+
+// Sums of three terms are exact in f32, from the last on.
+float read_blocks(
+    const std::byte* blocks, int64_t terms, int64_t m, int64_t k, int64_t row, int64_t column) {
+  float sum = 0;
+  for (int64_t term = terms; term-- > 0;) {
+    uint16_t code = 0;
+    std::memcpy(&code, blocks + bf16_block_offset(m, k, row, column, term, terms), sizeof(code));
+    sum += quant::bf16_to_f32(code);
+  }
+  return sum;
+}
+
 }  // namespace
 
 void write_forms(const ActivationForms& forms,
@@ -70,6 +95,8 @@ void write_forms(const ActivationForms& forms,
     std::transform(values.begin(), values.end(), out, quant::f32_to_bf16);
   }
   if (forms.fp8 != nullptr || forms.fp8_blocks != nullptr) write_fp8(forms, m, row, values);
+  if (forms.bf16_blocks != nullptr) write_blocks(forms.bf16_blocks, 1, m, row, values);
+  if (forms.bf16_terms != nullptr) write_blocks(forms.bf16_terms, kBf16Terms, m, row, values);
 }
 
 void read_form(const ActivationForms& forms,
@@ -94,6 +121,16 @@ void read_form(const ActivationForms& forms,
     case ActivationForm::kFp8Blocks:
       read_fp8(forms, form, m, k, row, column, out);
       return;
+    case ActivationForm::kBf16Blocks:
+    case ActivationForm::kBf16Terms: {
+      const bool has_terms = form == ActivationForm::kBf16Terms;
+      const std::byte* const blocks = has_terms ? forms.bf16_terms : forms.bf16_blocks;
+      for (size_t i = 0; i < out.size(); ++i) {
+        const int64_t at = column + static_cast<int64_t>(i);
+        out[i] = read_blocks(blocks, has_terms ? kBf16Terms : 1, m, k, row, at);
+      }
+      return;
+    }
   }
 }
 

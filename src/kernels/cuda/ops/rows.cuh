@@ -105,6 +105,28 @@ __device__ __forceinline__ uint32_t e4m3_codes(const float4& v, uint32_t exponen
   return to_e4m3x4(values, inverse_power_of_two(exponent));
 }
 
+// Columns [column, column + 4) as kTerms BF16 terms, see kernels::bf16_block_offset().
+template <int kTerms>
+__device__ __forceinline__ void store_bf16_blocks(
+    void* blocks, int64_t m, int64_t k, int64_t row, int64_t column, float4 v) {
+  constexpr int64_t kRows = 128;  // of a slice
+  const int64_t slice = row / kRows, in_slice = row % kRows;
+  const int64_t rows = min(m - slice * kRows, kRows);
+  auto* to = static_cast<uint8_t*>(blocks) +
+             (slice * kRows * k + column / 64 * 64 * rows) * kTerms * 2 +
+             (column % 64 / 8 * rows + in_slice) * 16 + column % 8 * 2;
+#pragma unroll
+  for (int term = 0; term < kTerms; ++term, to += rows * 128) {
+    const uint2 codes = {bf16_bits(v.x) | bf16_bits(v.y) << 16,
+                         bf16_bits(v.z) | bf16_bits(v.w) << 16};
+    *reinterpret_cast<uint2*>(to) = codes;
+    v.x -= bf16_value(codes.x);
+    v.y -= __uint_as_float(codes.x & 0xFFFF0000U);
+    v.z -= bf16_value(codes.y);
+    v.w -= __uint_as_float(codes.y & 0xFFFF0000U);
+  }
+}
+
 // Writes columns [128 group, 128 group + 128) of row `row` of an [m, k] matrix in every form that
 // is not null. The whole warp calls it, lane l with columns 4 l .. 4 l + 3 of the group.
 template <bool kVectors>
@@ -115,6 +137,12 @@ __device__ __forceinline__ void write_group(
   if (y.f32 != nullptr) store4<kVectors>(y.f32 + row * k + column, v, k - column);
   if (y.bf16 != nullptr) {
     store4<kVectors>(static_cast<uint16_t*>(y.bf16) + row * k + column, v, k - column);
+  }
+  if (y.bf16_blocks != nullptr && column < k) {
+    store_bf16_blocks<1>(y.bf16_blocks, m, k, row, column, v);
+  }
+  if (y.bf16_terms != nullptr && column < k) {
+    store_bf16_blocks<kBf16Terms>(y.bf16_terms, m, k, row, column, v);
   }
   if (y.fp8 == nullptr && y.fp8_blocks == nullptr) return;
   const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));

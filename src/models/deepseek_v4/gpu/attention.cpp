@@ -1,6 +1,7 @@
 // Attention of one layer (spec 3.4 to 3.6): latents and keys, compressors, the indexer's selection,
 // the softmax, and the grouped output projection.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "models/deepseek_v4/gpu/pass.h"
@@ -250,8 +251,10 @@ Result<void> attend(const Pass& pass,
                     const kernels::DeviceKeyRows& entries) {
   const Config& config = pass.config;
   const kernels::DeviceRotation rotation = pass.frequencies.of(weights.compress_ratio);
-  const kernels::ActivationForms heads = heads_forms(weights, rows.m()).select(pass.ws.heads);
-  const bool gives_forms = pass.ops.attention.kernel->gives_forms;
+  const FormSet forms = heads_forms(weights, rows.m());
+  const kernels::ActivationForms heads = forms.select(pass.ws.heads);
+  const bool gives_forms =
+      pass.ops.attention.kernel->gives_forms && !forms.has(ActivationForm::kBf16Blocks);
   kernels::DeviceSparseAttentionArgs args{
       .eps = pass.norm_eps(),
       .window = {.pool = layer.window.storage.data(),
@@ -328,6 +331,23 @@ Result<DeviceSums> project_output(const Pass& pass,
   return weights.wo_b.launch(ws.z, m, ws.y, pass.stream());
 }
 
+// Latents, and what the compressors take where there are any.
+Result<std::array<DeviceSums, 2>> project_input(const Pass& pass,
+                                                const AttentionWeights& weights,
+                                                int32_t m) {
+  const Workspace& ws = pass.ws;
+  if (weights.compress_ratio == 0) {
+    TRY_ASSIGN(const DeviceSums qr_kv, weights.wqa_wkv.launch(ws.x, m, ws.qr_kv, pass.stream()));
+    return std::array{qr_kv, DeviceSums{}};
+  }
+  return weights.wqa_wkv.launch_pair(weights.compressor_projections,
+                                     pass.ops.pair(),
+                                     ws.x,
+                                     m,
+                                     {ws.qr_kv, ws.projections},
+                                     pass.stream());
+}
+
 }  // namespace
 
 layers::FormSet input_forms(const AttentionWeights& weights, int32_t m) {
@@ -344,12 +364,8 @@ Result<DeviceSums> run_attention(const Pass& pass,
   const LayerState& layer = pass.state.layer(layer_index);
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
-  TRY_ASSIGN(const DeviceSums qr_kv, weights.wqa_wkv.launch(ws.x, m, ws.qr_kv, pass.stream()));
-  DeviceSums projections;
-  if (layer.compress_ratio != 0) {
-    TRY_ASSIGN(projections,
-               weights.compressor_projections.launch(ws.x, m, ws.projections, pass.stream()));
-  }
+  TRY_ASSIGN(const auto inputs, project_input(pass, weights, m));
+  const auto& [qr_kv, projections] = inputs;
   TRY(store_latents(pass, weights, layer, rows, qr_kv, projections));
   QuerySums sums{.q = {}, .index = {}, .projections = projections};
   TRY_ASSIGN(sums.q, weights.wq_b.launch(ws.q_latent, m, ws.q_sums, pass.stream()));

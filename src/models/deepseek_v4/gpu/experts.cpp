@@ -17,9 +17,14 @@ Result<void> choose_experts(const Pass& pass,
                             const Rows& rows) {
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
-  TRY_ASSIGN(const DeviceSums logits, weights.gate.launch(ws.x, m, ws.router, pass.stream()));
-  TRY_ASSIGN(const DeviceSums gate_up,
-             weights.shared_w13.launch(ws.x, m, ws.shared_sums, pass.stream()));
+  TRY_ASSIGN(const auto sums,
+             weights.shared_w13.launch_pair(weights.gate,
+                                            pass.ops.pair(),
+                                            ws.x,
+                                            m,
+                                            {ws.shared_sums, ws.router},
+                                            pass.stream()));
+  const auto& [gate_up, logits] = sums;
   kernels::DeviceSelectExpertsArgs args{
       .logits = logits,
       .tokens = rows.lists.tokens,

@@ -219,7 +219,7 @@ Result<void> GpuModel::reserve_state(const StateOptions& requested) {
   reserved_.reset();
   TRY_ASSIGN(State state, State::make(config_, numerics_, info_.has_mtp, options, device_));
   TRY_ASSIGN(StepPlan plan, StepPlan::make(options, device_));
-  TRY_ASSIGN(Workspace workspace, Workspace::make(config_, weights_, options, device_));
+  TRY_ASSIGN(Workspace workspace, Workspace::make(config_, weights_, ops_, options, device_));
   TRY_ASSIGN(HostLogits logits, HostLogits::make(head_rows(options), config_.vocab_size, device_));
   TRY_ASSIGN(HostLogits mtp_logits, HostLogits::make(1, config_.vocab_size, device_));
   rows_.reserve(options);

@@ -65,6 +65,8 @@ Result<Ops> route_ops(const Config& config,
   for (const OpProblem& op : op_problems(config, numerics)) {
     TRY_ASSIGN(ops.*op.route, kernels::route(op.problem, device, routing));
   }
+  auto pair = kernels::route({.op = kernels::Op::kMatMulPair, .m_max = 1}, device, routing);
+  if (pair.ok()) ops.matmul_pair = std::move(pair).value();
   return ops;
 }
 

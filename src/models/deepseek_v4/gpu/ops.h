@@ -1,6 +1,7 @@
 // The kernels without weights of a step on a GPU, chosen once at load.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct Ops {
   kernels::Route rms_norm;
   kernels::Route join_mtp;
   kernels::Route sample;
+  std::optional<kernels::Route> matmul_pair;  // two products of few rows in one launch
+
+  // Null where there is none.
+  const kernels::Route* pair() const { return matmul_pair ? &*matmul_pair : nullptr; }
 };
 
 // An op of the step and what it is asked to do.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/reference/forms.h"
 #include "quant/activation.h"
 #include "quant/numeric.h"
 
@@ -15,20 +16,23 @@ using kernels::ActivationForms;
 // One matrix of activations in every form.
 struct RowMultiplier::Input {
   int32_t m = 0;
-  device::Buffer f32, bf16, fp8, fp8_scales, fp8_blocks;
+  device::Buffer f32, bf16, fp8, fp8_scales, fp8_blocks, bf16_blocks, bf16_terms;
 
   ActivationForms forms() const {
     return {.f32 = reinterpret_cast<float*>(f32.data()),
             .bf16 = bf16.data(),
             .fp8 = fp8.data(),
             .fp8_scales = reinterpret_cast<float*>(fp8_scales.data()),
-            .fp8_blocks = fp8_blocks.data()};
+            .fp8_blocks = fp8_blocks.data(),
+            .bf16_blocks = bf16_blocks.data(),
+            .bf16_terms = bf16_terms.data()};
   }
 };
 
 namespace {
 
 constexpr int64_t kFp8Group = 128;
+constexpr int64_t kBf16Group = 64;
 
 struct Fp8Matrix {
   std::vector<uint8_t> codes;
@@ -46,6 +50,20 @@ std::vector<std::byte> blocks_of(const Fp8Matrix& x, int64_t m, int64_t k) {
                   &x.scales[static_cast<size_t>((row * k + column) / kFp8Group)],
                   sizeof(float));
     }
+  }
+  return blocks;
+}
+
+std::vector<std::byte> bf16_blocks_of(std::span<const float> x,
+                                      int64_t m,
+                                      int64_t k,
+                                      int64_t terms) {
+  std::vector<std::byte> blocks(static_cast<size_t>(kernels::bf16_blocks_bytes(m, k, terms)));
+  ActivationForms forms;
+  (terms == 1 ? forms.bf16_blocks : forms.bf16_terms) = blocks.data();
+  for (int64_t row = 0; row < m; ++row) {
+    kernels::reference::write_forms(
+        forms, m, row, x.subspan(static_cast<size_t>(row * k), static_cast<size_t>(k)));
   }
   return blocks;
 }
@@ -81,6 +99,12 @@ Result<RowMultiplier::Input> RowMultiplier::upload_input(std::span<const float> 
   std::transform(x.begin(), x.end(), halves.begin(), quant::f32_to_bf16);
   TRY_ASSIGN(input.f32, upload(x));
   TRY_ASSIGN(input.bf16, upload(std::span<const uint16_t>(halves)));
+  if (k % kBf16Group == 0) {
+    const std::vector<std::byte> blocks = bf16_blocks_of(x, m, k, 1);
+    const std::vector<std::byte> terms = bf16_blocks_of(x, m, k, kernels::kBf16Terms);
+    TRY_ASSIGN(input.bf16_blocks, upload(std::span(blocks)));
+    TRY_ASSIGN(input.bf16_terms, upload(std::span(terms)));
+  }
   if (k % kFp8Group != 0) return input;
   Fp8Matrix fp8{.codes = std::vector<uint8_t>(x.size()),
                 .scales = std::vector<float>(x.size() / static_cast<size_t>(kFp8Group))};

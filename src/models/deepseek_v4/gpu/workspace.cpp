@@ -1,6 +1,7 @@
 #include "models/deepseek_v4/gpu/workspace.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/checked_math.h"
 #include "models/deepseek_v4/slot_table.h"
@@ -29,25 +30,37 @@ void for_each_block(const Weights& weights, Visit&& visit) {
   if (weights.mtp) visit(weights.mtp->block);
 }
 
+// Forms whose rows lie in blocks.
+constexpr std::array kBlockForms = {
+    ActivationForm::kFp8Blocks, ActivationForm::kBf16Blocks, ActivationForm::kBf16Terms};
+
 // What the readers of one matrix of activations need.
 struct Readers {
   FormSet forms;
-  int64_t block_rows = 0;
+  std::array<int64_t, 3> block_rows = {};  // as kBlockForms
 
   void add(const DeviceLinear& linear, int64_t rows) {
     if (linear.routes().empty()) return;
     forms.add(linear.forms(rows));
-    block_rows = std::max(block_rows, linear.max_block_rows(rows));
+    for (size_t i = 0; i < block_rows.size(); ++i) {
+      block_rows[i] = std::max(block_rows[i], linear.max_rows_in(kBlockForms[i], rows));
+    }
   }
   void add(const DeviceExperts& experts, int64_t tokens) { forms.add(experts.forms(tokens)); }
 
-  // Every form that k has.
+  // Of products with f32 activations.
+  void add_terms(int64_t rows) {
+    forms.add(ActivationForm::kBf16Terms);
+    block_rows[2] = std::max(block_rows[2], rows);
+  }
+  // Every other form that k has.
   static Readers all(int64_t rows, int64_t k) {
     Readers readers;
     readers.forms.add(ActivationForm::kF32).add(ActivationForm::kBf16);
     if (k % 128 != 0) return readers;
     readers.forms.add(ActivationForm::kFp8Rows).add(ActivationForm::kFp8Blocks);
-    readers.block_rows = rows;
+    readers.forms.add(ActivationForm::kBf16Blocks);
+    readers.block_rows[0] = readers.block_rows[1] = rows;
     return readers;
   }
 };
@@ -55,6 +68,15 @@ struct Readers {
 // f32 values of the sums of one product in all layers.
 void add_sums(int64_t& sums, const DeviceLinear& linear, int64_t rows) {
   if (!linear.routes().empty()) sums = std::max(sums, linear.max_sums(rows));
+}
+
+void add_pair_sums(const std::array<int64_t*, 2>& sums,
+                   const DeviceLinear& first,
+                   const DeviceLinear& second,
+                   const kernels::Route* pair,
+                   int64_t rows) {
+  const std::array<int64_t, 2> needed = first.max_pair_sums(second, pair, rows);
+  for (size_t i = 0; i < needed.size(); ++i) *sums[i] = std::max(*sums[i], needed[i]);
 }
 
 // Candidates of the parts of long rows: enough for every kernel.
@@ -74,14 +96,17 @@ struct Workspace::Needs {
   int64_t router = 0, shared_w13 = 0, shared_y = 0, logits = 0, mtp_e = 0, mtp_h = 0;
   int64_t slot_rows = 1;  // pairs per slot, at most
 
-  static Needs of(const Config& config, const Weights& weights, const StateOptions& options) {
+  static Needs of(const Config& config,
+                  const Weights& weights,
+                  const Ops& ops,
+                  const StateOptions& options) {
     const int64_t rows = max_rows(options);
     Needs needs;
     needs.has_mtp = weights.mtp.has_value();
     needs.activated.forms.add(ActivationForm::kBf16);
     for_each_block(weights, [&](const BlockWeights& block) {
-      needs.add(block.attention, rows);
-      needs.add(block.moe, rows);
+      needs.add(block.attention, ops.pair(), rows);
+      needs.add(block.moe, ops.pair(), rows);
     });
     needs.hidden.add(weights.lm_head, head_rows(options));
     add_sums(needs.logits, weights.lm_head, head_rows(options));
@@ -96,7 +121,7 @@ struct Workspace::Needs {
   // The most that any kernels ask for.
   static Needs most(const Config& config, bool has_mtp, const StateOptions& options) {
     // Products of few rows split k: at most so many rows' worth of sums.
-    constexpr int64_t kMinRows = 128;
+    constexpr int64_t kMinRows = 256;
     constexpr int64_t kMaxSlotRows = 256;
     const int64_t rows = max_rows(options);
     const auto sums = [&](int64_t m, int64_t n) { return std::max(m, kMinRows) * n; };
@@ -107,6 +132,7 @@ struct Workspace::Needs {
     Needs needs;
     needs.has_mtp = has_mtp;
     needs.x = Readers::all(rows, hidden);
+    if (hidden % 64 == 0) needs.x.add_terms(rows);
     needs.q_latent = Readers::all(rows, config.q_lora_rank);
     needs.heads = Readers::all(rows, heads);
     needs.z = Readers::all(rows, groups);
@@ -134,7 +160,7 @@ struct Workspace::Needs {
   }
 
  private:
-  void add(const AttentionWeights& weights, int64_t rows) {
+  void add(const AttentionWeights& weights, const kernels::Route* pair, int64_t rows) {
     x.add(weights.wqa_wkv, rows);
     x.add(weights.compressor_projections, rows);
     q_latent.add(weights.wq_b, rows);
@@ -143,12 +169,14 @@ struct Workspace::Needs {
     z.add(weights.wo_b, rows);
     add_sums(qr_kv, weights.wqa_wkv, rows);
     add_sums(projections, weights.compressor_projections, rows);
+    add_pair_sums(
+        {&qr_kv, &projections}, weights.wqa_wkv, weights.compressor_projections, pair, rows);
     add_sums(q, weights.wq_b, rows);
     add_sums(index_q, weights.index_wq_b, rows);
     add_sums(z_sums, weights.wo_a, rows);
     add_sums(y, weights.wo_b, rows);
   }
-  void add(const MoeWeights& weights, int64_t rows) {
+  void add(const MoeWeights& weights, const kernels::Route* pair, int64_t rows) {
     x.add(weights.gate, rows);
     x.add(weights.shared_w13, rows);
     x.add(weights.w13, rows);
@@ -156,6 +184,7 @@ struct Workspace::Needs {
     activated.add(weights.w2, rows);
     add_sums(router, weights.gate, rows);
     add_sums(shared_w13, weights.shared_w13, rows);
+    add_pair_sums({&shared_w13, &router}, weights.shared_w13, weights.gate, pair, rows);
     add_sums(shared_y, weights.shared_w2, rows);
     slot_rows =
         std::max<int64_t>({slot_rows, weights.w13.max_slot_rows(), weights.w2.max_slot_rows()});
@@ -196,7 +225,14 @@ class Workspace::Arena final {
       forms.fp8_scales = take<float>(rows * (k / 128));
     }
     if (readers.forms.has(ActivationForm::kFp8Blocks)) {
-      forms.fp8_blocks = take<std::byte>(kernels::fp8_blocks_bytes(readers.block_rows, k));
+      forms.fp8_blocks = take<std::byte>(kernels::fp8_blocks_bytes(readers.block_rows[0], k));
+    }
+    if (readers.forms.has(ActivationForm::kBf16Blocks)) {
+      forms.bf16_blocks = take<std::byte>(kernels::bf16_blocks_bytes(readers.block_rows[1], k, 1));
+    }
+    if (readers.forms.has(ActivationForm::kBf16Terms)) {
+      forms.bf16_terms = take<std::byte>(
+          kernels::bf16_blocks_bytes(readers.block_rows[2], k, kernels::kBf16Terms));
     }
     return forms;
   }
@@ -214,9 +250,10 @@ class Workspace::Arena final {
 
 Result<Workspace> Workspace::make(const Config& config,
                                   const Weights& weights,
+                                  const Ops& ops,
                                   const StateOptions& options,
                                   device::Device& device) {
-  const Needs needs = Needs::of(config, weights, options);
+  const Needs needs = Needs::of(config, weights, ops, options);
   Workspace workspace;
   Arena measure(nullptr);
   workspace.lay_out(config, options, needs, measure);

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "kernels/device_args.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/gpu/ops.h"
 #include "models/deepseek_v4/gpu/weights.h"
 #include "models/model.h"
 
@@ -100,6 +101,7 @@ struct Workspace {
 
   static Result<Workspace> make(const Config& config,
                                 const Weights& weights,
+                                const Ops& ops,
                                 const StateOptions& options,
                                 device::Device& device);
   // At least what make() allocates, whatever the weights' formats and kernels. For plans.

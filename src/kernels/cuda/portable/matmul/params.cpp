@@ -51,6 +51,8 @@ void set_activations(const ActivationForms& x,
       params.x_scale_stride = static_cast<int32_t>(width / 128);
       return;
     case ActivationForm::kFp8Blocks:
+    case ActivationForm::kBf16Blocks:
+    case ActivationForm::kBf16Terms:
       break;
   }
   CHECK(false) << "form of activations";

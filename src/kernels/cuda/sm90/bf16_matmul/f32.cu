@@ -4,7 +4,10 @@
 namespace nibble::kernels::cuda {
 
 Result<void> launch_bf16_matmul_f32_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
-  return launch_bf16_terms<3>(args.x.f32, args, stream);
+  const Bf16MatMulParams params = bf16_params(args.x.bf16_terms, args);
+  if (args.m <= 32) return launch_bf16<32, kBf16Terms>(params, args, stream);
+  if (args.m <= 64) return launch_bf16<64, kBf16Terms>(params, args, stream);
+  return launch_bf16<128, kBf16Terms>(params, args, stream);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -1,23 +1,25 @@
 // The dense product of sm_90a with BF16 weights for any number of tokens: the head, compressor
-// projections, the router. Layout of weights: kernels/bf16_panel64.h.
+// projections, the router. Layout of weights: kernels/bf16_panel64.h; of tokens:
+// ActivationForms::bf16_blocks and bf16_terms.
 //
-// Weights are the M operand, tokens the N operand. A block owns a tile of 128 rows by kColumns
-// tokens; each of two warpgroups multiplies one panel of 64 rows straight from shared memory.
-// Stages of 64 k flow through a ring: one thread fetches the weights by bulk copies, four warps
-// bring the tokens into core-matrix order. BF16 activations are copied. Activations in f32 become
-// kTerms = 3 BF16 numbers whose sum they are, each multiplied with the same weights: products are
-// exact, sums in f32.
+// Weights are the M operand, tokens the N operand, both straight from shared memory. A block owns a
+// tile of 128 rows by kColumns tokens; each of two warpgroups multiplies one panel of 64 rows.
+// Stages of 64 k flow through a ring by bulk copies of one warp: two tiles of weights and the
+// tokens' block. From 17 tokens on the two blocks of a cluster have different rows and the same
+// tokens, of which each fetches one half for both. Activations in f32 come as kTerms = 3 BF16
+// numbers whose sum they are, each multiplied with the same weights: products are exact, sums in
+// f32.
 //
 // Weights depend on nothing, so the ring fills with them before the predecessors end. The order of
-// every sum depends on the shape only.
+// every sum depends on the shape only. Where there are fewer tokens than columns, the core matrices
+// of a chunk overlap with what follows; nobody reads those sums.
 //
-// Bytes: 2 n k + m k (2 or 4) + 4 splits m n. FLOPs: 2 m n k, kTerms times.
+// Bytes: 2 n k + 2 kTerms m k + 4 splits m n. FLOPs: 2 m n k, kTerms times.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/common/copy_async.cuh"
-#include "kernels/cuda/common/mma.cuh"
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
@@ -28,16 +30,15 @@ inline constexpr int kBf16TileBytes = 64 * 128;  // of weights: a panel by 64 k
 inline constexpr int kBf16TileK = 64;
 inline constexpr int kBf16Warpgroups = 2;
 inline constexpr int kBf16Consumers = kBf16Warpgroups * 128;
-inline constexpr int kBf16Converters = 128;
-inline constexpr int kBf16Threads = kBf16Consumers + kBf16Converters + 32;
+inline constexpr int kBf16Threads = kBf16Consumers + 32;
 inline constexpr int kBf16MaxStages = 16;
 inline constexpr int kBf16Barriers = 2 * kBf16MaxStages;
+inline constexpr int kBf16SliceTokens = 128;  // of the tokens' blocks
 
 // DeviceMatMulArgs as the kernel takes them.
 struct Bf16MatMulParams {
-  const void* x;  // [m, groups * k], f32 for three terms, BF16 for one
+  const uint8_t* x;
   int m;
-  int64_t row_stride;  // of x
   const uint8_t* weights;
   int panels;
   int panels_per_group;
@@ -47,46 +48,48 @@ struct Bf16MatMulParams {
   int ring_stages;
 };
 
-// A stage: tiles of weights, then for each term the tokens' chunks of 8 k, [8][kColumns][16 bytes].
 template <int kColumns, int kTerms>
-struct Bf16Stage {
+struct Bf16Shape {
+  static constexpr int kCluster = kColumns <= 16 ? 1 : 2;
+  static constexpr int kBlocks = kColumns <= 16 ? 2 : 1;  // that fit on a multiprocessor
+  // A stage: tiles of weights, then the tokens' block, [kTerms][8][tokens][16 bytes].
   static constexpr int kTokens = kBf16Warpgroups * kBf16TileBytes;  // offset
-  static constexpr int kChunkBytes = kColumns * 16;
-  static constexpr int kTermBytes = 8 * kChunkBytes;
-  static constexpr int kBytes = kTokens + kTerms * kTermBytes;
+  static constexpr int kStageBytes = kTokens + kTerms * 8 * kColumns * 16;
 };
 
-// What the converting threads have on its way: kAhead stages of tokens as x holds them, in places
-// that belong to threads.
-template <int kColumns, int kTerms>
-struct Bf16Fetch {
-  static constexpr int kPieces = kColumns < 16 ? 1 : kColumns / 16;  // of a thread and a stage
-  static constexpr int kWords = kTerms == 1 ? 1 : 2;                 // of 16 bytes in a piece
-  static constexpr int kBufferBytes = kPieces * kWords * kBf16Converters * 16;
-  static constexpr int kAhead = kBufferBytes <= 4096 ? 6 : kBufferBytes <= 16384 ? 4 : 2;
-  static constexpr int kBytes = kAhead * kBufferBytes;
-};
-
-// The tiles of a block, taken in turns by all blocks.
-template <int kColumns>
+// The tiles of a cluster, taken in turns by all clusters.
+template <int kColumns, int kCluster>
 struct Bf16Work {
   PanelRanges ranges;
-  int row_tiles, token_tiles, item_tiles, num_items;
+  int row_ranges, token_ranges, item_tiles, num_items, first, step, rank, m;
 
   __device__ __forceinline__ explicit Bf16Work(const Bf16MatMulParams& params)
-      : ranges(params.panels_per_group, kBf16Warpgroups),
-        row_tiles(params.panels / params.panels_per_group * ranges.per_group),
-        token_tiles((params.m + kColumns - 1) / kColumns),
+      : ranges(params.panels_per_group, kBf16Warpgroups * kCluster),
+        row_ranges(params.panels / params.panels_per_group * ranges.per_group),
+        token_ranges((params.m + kColumns - 1) / kColumns),
         item_tiles(params.tiles / params.splits),
-        num_items(row_tiles * token_tiles * params.splits) {}
+        num_items(row_ranges * token_ranges * params.splits),
+        first(static_cast<int>(blockIdx.x) / kCluster),
+        step(static_cast<int>(gridDim.x) / kCluster),
+        rank(static_cast<int>(blockIdx.x) % kCluster),
+        m(params.m) {}
 
   __device__ __forceinline__ int own_items() const {
-    const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
     return first < num_items ? (num_items - first + step - 1) / step : 0;
   }
   __device__ __forceinline__ ProductTile item(int index) const {
-    return product_tile(
-        static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x), row_tiles, token_tiles);
+    return product_tile(first + index * step, row_ranges, token_ranges);
+  }
+  // Which panel of a range this block's `tile`th is.
+  __device__ __forceinline__ int panel_in_range(int tile) const {
+    return rank * kBf16Warpgroups + tile;
+  }
+  // Which four panels a range lies in, counted over groups.
+  __device__ __forceinline__ int four_panels(const ProductTile& item) const {
+    return ranges.group(item.rows) + item.rows % ranges.per_group * ranges.width / 4;
+  }
+  __device__ __forceinline__ int num_tokens(const ProductTile& item) const {
+    return min(kColumns, m - item.tokens * kColumns);
   }
 };
 
@@ -96,10 +99,11 @@ struct Bf16Work {
 class Bf16TileOrder {
  public:
   Bf16TileOrder() = default;
-  __device__ __forceinline__ Bf16TileOrder(const ProductTile& item, int item_tiles)
-      : begin_(item.split * item_tiles),
+  //   row_range: of four panels, also where a block takes two
+  __device__ __forceinline__ Bf16TileOrder(int split, int row_range, int item_tiles)
+      : begin_(split * item_tiles),
         end_(begin_ + item_tiles),
-        tile_(begin_ + item.rows * 7 % item_tiles) {}
+        tile_(begin_ + row_range * 7 % item_tiles) {}
 
   __device__ __forceinline__ int tile() const { return tile_; }
   __device__ __forceinline__ void next() {
@@ -110,202 +114,120 @@ class Bf16TileOrder {
   int begin_ = 0, end_ = 0, tile_ = 0;
 };
 
-// A place in the ring and the parity of its current round.
-struct Bf16RingPlace {
-  int slot = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance(int stages) {
-    if (++slot < stages) return;
-    slot = 0;
-    parity ^= 1;
-  }
-};
-
-// Fetches weights into the ring. One thread.
+// What one lane of the producer copies for each stage: a tile of weights, or the tokens' block or
+// this block's half of it.
 template <int kColumns, int kTerms>
-__device__ __forceinline__ void produce_bf16_weights(const Bf16MatMulParams& params,
-                                                     uint32_t ring,
-                                                     uint32_t full,
-                                                     uint32_t empty) {
-  using Stage = Bf16Stage<kColumns, kTerms>;
-  const Bf16Work<kColumns> work(params);
-  const uint64_t policy = work.token_tiles > 1 ? evict_normal_policy() : evict_first_policy();
-  const int own_items = work.own_items();
-  Bf16RingPlace place;
-  int stage = 0;
-  for (int index = 0; index < own_items; ++index) {
-    const ProductTile item = work.item(index);
-    const uint8_t* sources[kBf16Warpgroups];
-#pragma unroll
-    for (int i = 0; i < kBf16Warpgroups; ++i) {
-      const int panel = work.ranges.panel(item.rows, i);
-      sources[i] = params.weights + static_cast<size_t>(panel) * params.tiles * kBf16TileBytes;
-    }
-    Bf16TileOrder order(item, work.item_tiles);
-    for (int tile = 0; tile < work.item_tiles; ++tile, ++stage) {
-      if (stage >= params.ring_stages) barrier_wait(empty + 8 * place.slot, place.parity ^ 1);
-      const uint32_t barrier = full + 8 * place.slot;
-      barrier_arrive_expect(barrier, kBf16Warpgroups * kBf16TileBytes);
-#pragma unroll
-      for (int i = 0; i < kBf16Warpgroups; ++i) {
-        bulk_copy_to_shared(ring + place.slot * Stage::kBytes + i * kBf16TileBytes,
-                            sources[i] + static_cast<size_t>(order.tile()) * kBf16TileBytes,
-                            kBf16TileBytes,
-                            barrier,
-                            policy);
-      }
-      order.next();
-      place.advance(params.ring_stages);
-    }
-  }
-}
-
-// Writes the terms of eight values along k, term_bytes apart.   values: BF16 or f32 as x
-template <int kTerms>
-__device__ __forceinline__ void store_bf16_terms(const uint4* values,
-                                                 uint8_t* target,
-                                                 int term_bytes) {
-  if constexpr (kTerms == 1) {
-    *reinterpret_cast<uint4*>(target) = values[0];
-  } else {
-    float v[8];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 words = values[i * kBf16Converters];
-      v[4 * i] = __uint_as_float(words.x);
-      v[4 * i + 1] = __uint_as_float(words.y);
-      v[4 * i + 2] = __uint_as_float(words.z);
-      v[4 * i + 3] = __uint_as_float(words.w);
-    }
-#pragma unroll
-    for (int term = 0; term < kTerms; ++term) {
-      uint32_t packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        packed[i] = pack_bf16x2(v[2 * i], v[2 * i + 1]);
-        v[2 * i] -= low_bf16(packed[i]);
-        v[2 * i + 1] -= high_bf16(packed[i]);
-      }
-      *reinterpret_cast<uint4*>(target + term * term_bytes) = {
-          packed[0], packed[1], packed[2], packed[3]};
-    }
-  }
-}
-
-// The tokens of the stages to come, as one of the converting threads takes them: pieces of 8 k of a
-// token, which it fetches into places of its own until their stage is free.
-template <int kColumns, int kTerms>
-class Bf16TokenSource {
+class Bf16Source {
  public:
-  using Fetch = Bf16Fetch<kColumns, kTerms>;
+  using Shape = Bf16Shape<kColumns, kTerms>;
+  static constexpr int kLanes = kBf16Warpgroups + 1;
 
-  __device__ __forceinline__ Bf16TokenSource(const Bf16MatMulParams& params, int thread)
-      : params_(params),
-        work_(params),
-        own_items_(work_.own_items()),
-        chunk_(thread / 32 % 2 * 4 + thread % 32 / 8),
-        token_(thread / 64 * 8 + thread % 8) {
-    if (own_items_ > 0) start_item();
+  __device__ __forceinline__ Bf16Source(const Bf16MatMulParams& params, int lane)
+      : params_(params), work_(params), lane_(lane) {
+    if (work_.own_items() > 0) start_item();
   }
 
-  // Of this thread's piece `i` in the part of a stage that one term takes.
-  __device__ __forceinline__ int offset(int i) const {
-    return chunk_ * Bf16Stage<kColumns, kTerms>::kChunkBytes + (token_ + 16 * i) * 16;
+  const __device__ __forceinline__ uint8_t* source() const {
+    return source_ + static_cast<int64_t>(order_.tile()) * step_;
   }
-  __device__ __forceinline__ bool is_inside(int i) const { return token_ + 16 * i < kColumns; }
-  __device__ __forceinline__ int num_stages() const { return own_items_ * work_.item_tiles; }
-
-  // Begins to fetch the next stage's pieces; a group of copies even when there is none.
-  //   fetched: shared memory, this thread's place in the buffer
-  __device__ __forceinline__ void fetch_next(uint32_t fetched) {
-    if (index_ < own_items_) {
-      constexpr int kElementBytes = kTerms == 1 ? 2 : 4;
-#pragma unroll
-      for (int i = 0; i < Fetch::kPieces; ++i) {
-        if (!is_inside(i)) continue;
-        const int token = first_token_ + token_ + 16 * i;
-        const bool is_present = token < params_.m;
-        const uint8_t* const source =
-            static_cast<const uint8_t*>(params_.x) +
-            ((is_present ? token : 0) * params_.row_stride + column_ + order_.tile() * kBf16TileK) *
-                kElementBytes;
-#pragma unroll
-        for (int word = 0; word < Fetch::kWords; ++word) {
-          copy_async_16(fetched + (i * Fetch::kWords + word) * kBf16Converters * 16,
-                        source + word * 16,
-                        is_present);
-        }
-      }
-      order_.next();
-      if (++tile_ == work_.item_tiles && ++index_ < own_items_) start_item();
-    }
-    copy_async_commit();
+  __device__ __forceinline__ int num_bytes() const { return num_bytes_; }
+  // Where it goes in a stage.
+  __device__ __forceinline__ int offset() const { return offset_; }
+  // Of a whole stage.
+  __device__ __forceinline__ int stage_bytes() const { return stage_bytes_; }
+  __device__ __forceinline__ void next() {
+    order_.next();
+    if (++tile_ < work_.item_tiles) return;
+    if (++index_ < work_.own_items()) start_item();
   }
 
  private:
   __device__ __forceinline__ void start_item() {
     const ProductTile item = work_.item(index_);
-    const int group = work_.ranges.group(item.rows);
+    const int block_bytes = work_.num_tokens(item) * kTerms * 128;
     tile_ = 0;
-    first_token_ = item.tokens * kColumns;
-    column_ = static_cast<int64_t>(group) * params_.tiles * kBf16TileK + chunk_ * 8;
-    order_ = Bf16TileOrder(item, work_.item_tiles);
+    order_ = Bf16TileOrder(item.split, work_.four_panels(item), work_.item_tiles);
+    stage_bytes_ = kBf16Warpgroups * kBf16TileBytes + block_bytes;
+    if (lane_ < kBf16Warpgroups) {
+      const int panel = work_.ranges.panel(item.rows, work_.panel_in_range(lane_));
+      source_ = params_.weights + static_cast<int64_t>(panel) * params_.tiles * kBf16TileBytes;
+      step_ = num_bytes_ = kBf16TileBytes;
+      offset_ = lane_ * kBf16TileBytes;
+      return;
+    }
+    // One slice where there are fewer columns than a slice has tokens.
+    const int64_t row_tiles =
+        static_cast<int64_t>(params_.panels / params_.panels_per_group) * params_.tiles;
+    const int64_t group_tile = static_cast<int64_t>(work_.ranges.group(item.rows)) * params_.tiles;
+    const int own_bytes = block_bytes / Shape::kCluster;
+    source_ = params_.x + item.tokens * row_tiles * kBf16SliceTokens * kTerms * 128 +
+              group_tile * block_bytes + work_.rank * own_bytes;
+    step_ = block_bytes;
+    num_bytes_ = own_bytes;
+    offset_ = Shape::kTokens + work_.rank * own_bytes;
   }
 
   const Bf16MatMulParams& params_;
-  const Bf16Work<kColumns> work_;
-  const int own_items_;
-  const int chunk_;
-  const int token_;
+  const Bf16Work<kColumns, Shape::kCluster> work_;
+  const int lane_;
   int index_ = 0;
   int tile_ = 0;
-  int first_token_ = 0;
-  int64_t column_ = 0;  // of this thread's chunk in the group
   Bf16TileOrder order_;
+  const uint8_t* source_ = nullptr;
+  int step_ = 0;
+  int num_bytes_ = 0;
+  int offset_ = 0;
+  int stage_bytes_ = 0;
 };
 
-// Brings tokens into the ring. Four warps.   fetched: the buffers, behind the ring
+// Feeds the ring. Bf16Source::kLanes lanes of a warp.
 template <int kColumns, int kTerms>
-__device__ __forceinline__ void convert_bf16_tokens(const Bf16MatMulParams& params,
-                                                    uint8_t* memory,
-                                                    uint8_t* fetched,
+__device__ __forceinline__ void produce_bf16_stages(const Bf16MatMulParams& params,
+                                                    uint32_t ring,
                                                     uint32_t full,
                                                     uint32_t empty) {
-  using Stage = Bf16Stage<kColumns, kTerms>;
-  using Source = Bf16TokenSource<kColumns, kTerms>;
-  using Fetch = typename Source::Fetch;
-  const int thread = static_cast<int>(threadIdx.x) - kBf16Consumers, lane = thread % 32;
-  Source source(params, thread);
-  const int num_stages = source.num_stages();
-  uint8_t* const own = fetched + thread * 16;
-  wait_for_predecessors();
-#pragma unroll 1
-  for (int i = 0; i < Fetch::kAhead; ++i) {
-    source.fetch_next(shared_address(own + i * Fetch::kBufferBytes));
-  }
-  Bf16RingPlace place, buffer;
-  for (int stage = 0; stage < num_stages; ++stage) {
-    copy_async_wait<Fetch::kAhead - 1>();
-    if (stage >= params.ring_stages) barrier_wait(empty + 8 * place.slot, place.parity ^ 1);
-    uint8_t* const tokens = memory + place.slot * Stage::kBytes + Stage::kTokens;
-    const uint8_t* const pieces = own + buffer.slot * Fetch::kBufferBytes;
-#pragma unroll
-    for (int i = 0; i < Fetch::kPieces; ++i) {
-      if (!source.is_inside(i)) continue;
-      store_bf16_terms<kTerms>(
-          reinterpret_cast<const uint4*>(pieces) + i * Fetch::kWords * kBf16Converters,
-          tokens + source.offset(i),
-          Stage::kTermBytes);
+  using Shape = Bf16Shape<kColumns, kTerms>;
+  using Source = Bf16Source<kColumns, kTerms>;
+  constexpr uint16_t kAll = (1U << Shape::kCluster) - 1;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const Bf16Work<kColumns, Shape::kCluster> work(params);
+  const bool is_weight = lane < kBf16Warpgroups;
+  const uint64_t policy = work.token_ranges > 1 ? evict_normal_policy()
+                          : is_weight           ? evict_first_policy()
+                                                : evict_last_policy();
+  const int num_stages = work.own_items() * work.item_tiles;
+  const int ahead = min(num_stages, params.ring_stages);
+  const auto copy = [&](int slot, const Source& source) {
+    const uint32_t target = ring + slot * Shape::kStageBytes + source.offset();
+    const uint32_t barrier = full + 8 * slot;
+    if (Shape::kCluster > 1 && !is_weight) {
+      bulk_copy_to_blocks(target, source.source(), source.num_bytes(), barrier, kAll, policy);
+    } else {
+      bulk_copy_to_shared(target, source.source(), source.num_bytes(), barrier, policy);
     }
-    fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full + 8 * place.slot);
-    source.fetch_next(shared_address(pieces));
-    buffer.advance(Fetch::kAhead);
-    place.advance(params.ring_stages);
+  };
+
+  Source source(params, lane);
+  for (int slot = 0; slot < ahead; ++slot, source.next()) {
+    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
+    if (is_weight) copy(slot, source);
   }
-  copy_async_wait_all();
+  wait_for_predecessors();
+  if (!is_weight) {
+    Source first(params, lane);
+    for (int slot = 0; slot < ahead; ++slot, first.next()) copy(slot, first);
+  }
+  int slot = 0;
+  uint32_t parity = 0;
+  for (int stage = ahead; stage < num_stages; ++stage, source.next()) {
+    barrier_wait(empty + 8 * slot, parity);
+    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
+    copy(slot, source);
+    if (++slot == params.ring_stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
 }
 
 // Writes the f32 sums of a panel.   row: this thread's first, the other is 8 on
@@ -331,13 +253,65 @@ __device__ __forceinline__ void store_bf16_sums(const Bf16MatMulParams& params,
   }
 }
 
-// Block: 256 consumers, 128 converters, one producer warp. kBlocks: that fit on a multiprocessor.
-template <int kColumns, int kTerms, int kBlocks>
-__global__ void __launch_bounds__(kBf16Threads, kBlocks)
+// Multiplies what the ring brings. One warpgroup.
+template <int kColumns, int kTerms>
+__device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& params,
+                                                    uint32_t ring,
+                                                    uint32_t full,
+                                                    uint32_t empty) {
+  using Shape = Bf16Shape<kColumns, kTerms>;
+  constexpr uint64_t kWeightStep = 2 * 1024 / 16;  // descriptor distance of 16 k
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int own_tile = warp / 4;  // in a stage
+  const Bf16Work<kColumns, Shape::kCluster> work(params);
+  const int in_range = work.panel_in_range(own_tile);
+  const uint64_t weights = core_matrix_descriptor(ring + own_tile * kBf16TileBytes, 1024, 128);
+  const uint32_t empty_of_rank = shared_address_of_rank(empty, lane % Shape::kCluster);
+  const int own_items = work.own_items();
+  int slot = 0;
+  uint32_t parity = 0;
+  for (int index = 0; index < own_items; ++index) {
+    const ProductTile item = work.item(index);
+    const int num_tokens = work.num_tokens(item);
+    const uint64_t tokens = core_matrix_descriptor(ring + Shape::kTokens, num_tokens * 16, 128);
+    const auto token_step = static_cast<uint32_t>(2 * num_tokens);  // of 16 k; four of them: a term
+    float acc[kColumns / 2] = {};
+    int previous = -1;
+    for (int tile = 0; tile < work.item_tiles; ++tile) {
+      barrier_wait(full + 8 * slot, parity);
+      const auto stage = static_cast<uint32_t>(slot * (Shape::kStageBytes / 16));
+      const uint64_t a = weights + stage, b = tokens + stage;
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4 * kTerms; ++step) {
+        wgmma_bf16_add(acc, a + step % 4 * kWeightStep, b + step * token_step);
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (lane < Shape::kCluster && previous >= 0) {
+        barrier_arrive_at_rank(empty_of_rank + 8 * previous);
+      }
+      previous = slot;
+      if (++slot == params.ring_stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    wgmma_wait<0>();
+    hold(acc);
+    if (lane < Shape::kCluster) barrier_arrive_at_rank(empty_of_rank + 8 * previous);
+    if (work.ranges.has(item.rows, in_range)) {
+      const int panel = work.ranges.panel(item.rows, in_range);
+      store_bf16_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
+    }
+  }
+}
+
+// Block: 256 consumers and one producer warp.
+template <int kColumns, int kTerms>
+__global__ void __launch_bounds__(kBf16Threads, (Bf16Shape<kColumns, kTerms>::kBlocks))
     bf16_matmul(const Bf16MatMulParams params) {
-  using Stage = Bf16Stage<kColumns, kTerms>;
-  constexpr uint64_t kWeightStep = 2 * 1024 / 16;               // descriptor distance of 16 k
-  constexpr uint64_t kTokenStep = 2 * Stage::kChunkBytes / 16;  // likewise
+  using Shape = Bf16Shape<kColumns, kTerms>;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[kBf16Barriers];
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -348,60 +322,23 @@ __global__ void __launch_bounds__(kBf16Threads, kBlocks)
   keep_in_register(ring);
   if (threadIdx.x == 0) {
     for (int i = 0; i < params.ring_stages; ++i) {
-      barrier_init(full + 8 * i, 1 + kBf16Converters / 32);
-      barrier_init(empty + 8 * i, kBf16Consumers / 32);
+      barrier_init(full + 8 * i, 1);
+      barrier_init(empty + 8 * i, Shape::kCluster * kBf16Consumers / 32);
     }
     fence_barrier_init();
   }
   launch_dependents();
-  __syncthreads();
-  if (warp == kBf16Threads / 32 - 1) {
-    if (lane == 0) produce_bf16_weights<kColumns, kTerms>(params, ring, full, empty);
-    return;
+  cluster_arrive();
+  cluster_wait();
+  if (warp < kBf16Consumers / 32) {
+    consume_bf16_stages<kColumns, kTerms>(params, ring, full, empty);
+  } else if (lane < Bf16Source<kColumns, kTerms>::kLanes) {
+    produce_bf16_stages<kColumns, kTerms>(params, ring, full, empty);
   }
-  if (warp >= kBf16Consumers / 32) {
-    convert_bf16_tokens<kColumns, kTerms>(
-        params, memory, memory + params.ring_stages * Stage::kBytes, full, empty);
-    return;
-  }
-
-  const Bf16Work<kColumns> work(params);
-  const int group = warp / 4;
-  const uint64_t weights = core_matrix_descriptor(ring + group * kBf16TileBytes, 1024, 128);
-  const uint64_t tokens = core_matrix_descriptor(ring + Stage::kTokens, Stage::kChunkBytes, 128);
-  const int own_items = work.own_items();
-  Bf16RingPlace place;
-  for (int index = 0; index < own_items; ++index) {
-    const ProductTile item = work.item(index);
-    float acc[kColumns / 2] = {};
-    int previous = -1;
-    for (int tile = 0; tile < work.item_tiles; ++tile) {
-      barrier_wait(full + 8 * place.slot, place.parity);
-      const auto stage = static_cast<uint32_t>(place.slot * (Stage::kBytes / 16));
-      const uint64_t a = weights + stage, b = tokens + stage;
-      wgmma_fence();
-#pragma unroll
-      for (int term = 0; term < kTerms; ++term) {
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          wgmma_bf16_add(
-              acc, a + step * kWeightStep, b + term * (Stage::kTermBytes / 16) + step * kTokenStep);
-        }
-      }
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (lane == 0 && previous >= 0) barrier_arrive(empty + 8 * previous);
-      previous = place.slot;
-      place.advance(params.ring_stages);
-    }
-    wgmma_wait<0>();
-    hold(acc);
-    if (lane == 0) barrier_arrive(empty + 8 * previous);
-    if (work.ranges.has(item.rows, group)) {
-      const int panel = work.ranges.panel(item.rows, group);
-      store_bf16_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
-    }
-  }
+  // The other block still writes to this one's memory and barriers.
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
 }
 
 }  // namespace nibble::kernels::cuda

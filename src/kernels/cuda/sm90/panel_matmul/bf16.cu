@@ -1,0 +1,11 @@
+#include "kernels/cuda/sm90/panel_matmul/launch.cuh"
+
+namespace nibble::kernels::cuda {
+
+Result<void> launch_bf16_terms_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
+  constexpr auto kMath = PanelMath::kBf16Terms;
+  return args.m <= 8 ? launch_panels<8, kMath, false>(args, stream)
+                     : launch_panels<16, kMath, false>(args, stream);
+}
+
+}  // namespace nibble::kernels::cuda

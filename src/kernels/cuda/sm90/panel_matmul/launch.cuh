@@ -1,0 +1,72 @@
+// Starting the dense products for few tokens.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/bf16_panel64.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/sm90/panel_matmul/kernel.cuh"
+#include "kernels/cuda/sm90/panel_matmul/launch.h"
+#include "kernels/fp8_panel64.h"
+
+namespace nibble::kernels::cuda {
+
+static_assert(kPanelTileBytes == kFp8TileBytes && kPanelTileBytes == kBf16PanelTileBytes);
+static_assert(kPanelTerms == kBf16Terms);
+
+// Half of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block.
+inline constexpr int32_t kPanelBlockBytes = 113 << 10;
+
+// The arguments of a product, all blocks of `grid` for it.
+inline PanelMatMulParams panel_params(const DeviceMatMulArgs& args, PanelMath math, int32_t grid) {
+  const PackedWeight& weight = *args.weight;
+  const bool is_fp8 = math == PanelMath::kFp8;
+  const int64_t tile_k = is_fp8 ? kFp8TileK : kBf16PanelTileK;
+  DCHECK(weight.layout == (is_fp8 ? PackedLayout::kFp8Panel64 : PackedLayout::kBf16Panel64));
+  DCHECK(args.m >= 1 && args.m <= kMaxPanelTokens) << args.m;
+  DCHECK(weight.k % (kPanelWarpgroups * tile_k * args.splits) == 0) << weight.k;
+  DCHECK(weight.n % (kFp8PanelRows * args.groups) == 0) << weight.n;
+  return {.x = reinterpret_cast<const uint8_t*>(is_fp8 ? args.x.fp8_blocks : args.x.bf16_terms),
+          .m = args.m,
+          .block_bytes = static_cast<int>(is_fp8 ? fp8_block_bytes(args.m)
+                                                 : bf16_block_bytes(args.m, kBf16Terms)),
+          .groups = args.groups,
+          .weights = reinterpret_cast<const uint8_t*>(weight.codes),
+          .weight_scales = reinterpret_cast<const float*>(weight.scales),
+          .panels = static_cast<int>(weight.n / kFp8PanelRows),
+          .tiles = static_cast<int>(weight.k / tile_k),
+          .splits = args.splits,
+          .y = args.y,
+          .y_fp8 = reinterpret_cast<uint8_t*>(args.y_fp8),
+          .ring_stages = 0,
+          .first_block = 0,
+          .num_blocks = grid};
+}
+
+// Makes the ring as long as shared memory allows and returns what the block needs of it.
+template <int kColumns, bool kQuantize>
+int32_t size_panel_ring(PanelMatMulParams& params) {
+  using Memory = PanelMatMulMemory<kColumns>;
+  const int32_t stage = Memory::stage_bytes(params.block_bytes, params.m);
+  constexpr int32_t kOther = Memory::kPartialBytes + Memory::template static_bytes<kQuantize>();
+  params.ring_stages = std::min((kPanelBlockBytes - kOther) / stage, kPanelMaxStages) /
+                       kPanelWarpgroups * kPanelWarpgroups;
+  return params.ring_stages * stage + Memory::kPartialBytes;
+}
+
+template <int kColumns, PanelMath kMath, bool kQuantize>
+Result<void> launch_panels(const DeviceMatMulArgs& args, device::Stream& stream) {
+  const int32_t grid = args.num_units / 2 * 2;
+  PanelMatMulParams params = panel_params(args, kMath, grid);
+  const int32_t shared_bytes = size_panel_ring<kColumns, kQuantize>(params);
+  return launch_kernel(&panel_matmul<kColumns, kMath, kQuantize>,
+                       {.grid = static_cast<uint32_t>(grid),
+                        .block = kPanelConsumers + 32,
+                        .shared_bytes = shared_bytes,
+                        .is_dependent = args.is_dependent,
+                        .cluster = kQuantize ? 2U : 1U},
+                       stream,
+                       params);
+}
+
+}  // namespace nibble::kernels::cuda
