@@ -71,7 +71,7 @@ void plan_entries(const DevicePlanArgs& args, int64_t t, int32_t s, int32_t posi
   store(args.selected_counts, t, std::min(count_4, args.top_k));
   const bool are_all = count_4 <= args.top_k;
   store(args.ready_4, t, are_all ? args.sequences.position_begin[s] / 4 : 0);
-  for (int32_t c = 0; are_all && c < args.top_k; ++c) {
+  for (int32_t c = 0; args.selected != nullptr && are_all && c < args.top_k; ++c) {
     store(args.selected, t * args.top_k + c, c < count_4 ? entry_row(args, s, 4, c) : int32_t{-1});
   }
   const int32_t count_128 = (position + 1) / 128;

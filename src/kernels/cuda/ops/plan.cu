@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(kThreads) plan(const DevicePlanArgs args) {
     store(args.token_pages, t * sequences.max_pages + i, is_real ? pages[i] : -1);
   }
   const int per_page_4 = args.page_tokens / 4;
-  for (int c = threadIdx.x; count_4 <= args.top_k && c < args.top_k; c += kThreads) {
+  const int listed = args.selected != nullptr && count_4 <= args.top_k ? args.top_k : 0;
+  for (int c = threadIdx.x; c < listed; c += kThreads) {
     store(args.selected,
           t * args.top_k + c,
           c < count_4 ? pages[c / per_page_4] * per_page_4 + c % per_page_4 : -1);
