@@ -56,22 +56,22 @@ inline OneRowParams one_row_params(const DeviceGroupedMatMulArgs& args) {
   return params;
 }
 
-template <class Panels, int kWarpgroups>
+template <class Panels>
 Result<void> launch_one_row(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
-  using Layout = OneRowLayout<Panels, kWarpgroups>;
+  using Layout = OneRowLayout<Panels>;
   // What reads of a few bytes wait for: everything that was asked for before them.
   constexpr int32_t kMostRingSlots = 3;
   const OneRowParams params = one_row_params(args);
   const int32_t max_k = std::max(params.products[0].k, params.products[1].k);
   const int32_t fixed = Layout::fixed_bytes(max_k);
-  const int32_t part_slots = (kExpertSharedBytes - fixed) / (kWarpgroups * Layout::kStageBytes);
+  const int32_t part_slots = (kExpertSharedBytes - fixed) / (kParts * Layout::kStageBytes);
   const int32_t ring_slots = std::min(kMostRingSlots, part_slots);
   DCHECK(max_k <= kMaxK && ring_slots >= 2 && ring_slots <= Layout::kMaxRingSlots) << max_k;
   DCHECK(args.slots.max_slots <= kMaxRowSlots) << args.slots.max_slots;
-  return launch_kernel(&one_row_expert_matmul<Panels, kWarpgroups>,
+  return launch_kernel(&one_row_expert_matmul<Panels>,
                        {.grid = static_cast<uint32_t>(args.num_units),
-                        .block = Layout::kThreads + Layout::kProducers,
-                        .shared_bytes = ring_slots * kWarpgroups * Layout::kStageBytes + fixed,
+                        .block = Layout::kThreads + Layout::kHelpers,
+                        .shared_bytes = ring_slots * kParts * Layout::kStageBytes + fixed,
                         .is_dependent = args.is_dependent},
                        stream,
                        params,
@@ -104,7 +104,7 @@ template <class Panels>
 Result<void> launch_format(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   switch (args.slots.rows) {
     case kOneSlotRow:
-      return launch_one_row<Panels, 4>(args, stream);
+      return launch_one_row<Panels>(args, stream);
     case kSmallSlotRows:
       return launch_rows<Panels, kSmallSlotRows>(args, stream);
     default:
