@@ -226,8 +226,9 @@ struct Route {
 
 struct RouteOptions {
   bool deterministic = false;  // only batch-invariant kernels
-  std::string_view
-      only;  // restrict to kernels whose name contains this text; empty: no restriction
+  // Restricts to kernels whose name contains this text; ops without weights only where they have
+  // one. Empty: no restriction.
+  std::string_view only;
   std::string_view without;  // as if no kernel whose name contains this text were built; or empty
   // Also take rows that this build cannot launch: kCompiled elsewhere, or only kPlanned. For plans;
   // a Route found this way must not be launched unless its row has status kRuns.

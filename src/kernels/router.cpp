@@ -198,6 +198,19 @@ bool is_candidate(const KernelInfo& kernel,
          (!kernel.has_weight || kernel.weight == problem.weight);
 }
 
+// Without weights a restriction counts where a record has such a name: it is meant for products.
+RouteOptions options_for(const Problem& problem,
+                         const device::DeviceInfo& device,
+                         RouteOptions options) {
+  if (problem.has_weight || options.only.empty()) return options;
+  for (const KernelInfo* kernel : all_kernels()) {
+    const bool has_name = kernel->name.find(options.only) != std::string_view::npos;
+    if (has_name && is_candidate(*kernel, problem, device)) return options;
+  }
+  options.only = {};
+  return options;
+}
+
 }  // namespace
 
 bool is_reference(const KernelInfo& kernel) { return kernel.unit == ComputeUnit::kScalar; }
@@ -213,7 +226,8 @@ std::optional<Refusal> check(const KernelInfo& kernel,
 
 Result<Route> route(const Problem& problem,
                     const device::DeviceInfo& device,
-                    const RouteOptions& options) {
+                    const RouteOptions& all_options) {
+  const RouteOptions options = options_for(problem, device, all_options);
   Route route;
   for (const KernelInfo* kernel : all_kernels()) {
     if (!is_candidate(*kernel, problem, device)) continue;

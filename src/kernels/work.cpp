@@ -395,7 +395,7 @@ Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& /*read*/) {
       sum_bytes(shared.x.splits, shared.m, 2 * shared.n) + form_bytes(shared.y, shared.m, shared.n);
   return work(
       sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8 + shared_bytes,
-      4 * m * args.num_experts + 6 * shared.m * shared.n);
+      4 * m * args.num_experts + int64_t{6} * shared.m * shared.n);
 }
 
 Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& /*read*/) {

@@ -328,7 +328,10 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
     stream_update_few(const DeviceStreamUpdateArgs args, int64_t part_columns) {
   launch_dependents();
   __shared__ Coefficients<kMult> coefficients[kFewWarps];
-  __shared__ float sums[kMaxGroups][kTileTokens][kSumStride];
+  extern __shared__ float sums[];  // [groups of a part][kTileTokens][kSumStride]
+  const auto sum_at = [](int group, int token, int row) -> float& {
+    return sums[(group * kTileTokens + token) * kSumStride + row];
+  };
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t first = blockIdx.y * int64_t{kTileTokens};
   const Part part(args, part_columns);
@@ -369,10 +372,10 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
     for (int tile = 0; tile < kMixTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        sums[group][g + i / 2 * 8][tile * 8 + 2 * t + i % 2] = own.dots[tile][i];
+        sum_at(group, g + i / 2 * 8, tile * 8 + 2 * t + i % 2) = own.dots[tile][i];
       }
     }
-    if (t < 2) sums[group][g + t * 8][kMaxMix] = t == 0 ? own.squares[0] : own.squares[1];
+    if (t < 2) sum_at(group, g + t * 8, kMaxMix) = t == 0 ? own.squares[0] : own.squares[1];
   }
   if (args.fn == nullptr) return;
   __syncthreads();
@@ -382,7 +385,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
     float total = 0;
 #pragma unroll
     for (int group = 0; group < kMaxGroups; ++group) {
-      if (group < num_groups) total += sums[group][token][row];
+      if (group < num_groups) total += sum_at(group, token, row);
     }
     partial_of(args, first + token)[lane] = total;
   }
@@ -496,9 +499,13 @@ template <int kMult>
 Result<void> launch_few(const DeviceStreamUpdateArgs& args,
                         const Parts& parts,
                         device::Stream& stream) {
+  // No more than needed: an early start needs room beside the kernel ahead.
+  const int64_t groups = ceil_div(parts.columns, int64_t{kGroupColumns});
+  constexpr int64_t kGroupBytes = kTileTokens * kSumStride * int64_t{sizeof(float)};
   return launch_kernel(&stream_update_few<kMult>,
                        {.grid = static_cast<uint32_t>(parts.count),
                         .block = kFewWarps * 32,
+                        .shared_bytes = static_cast<int32_t>(groups * kGroupBytes),
                         .is_dependent = args.is_dependent,
                         .grid_y = static_cast<uint32_t>(parts.tiles)},
                        stream,

@@ -17,13 +17,10 @@ Result<void> choose_experts(const Pass& pass,
                             const Rows& rows) {
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
-  TRY_ASSIGN(const auto sums,
-             weights.shared_w13.launch_pair(weights.gate,
-                                            pass.ops.pair(),
-                                            ws.x,
-                                            m,
-                                            {ws.shared_sums, ws.router},
-                                            pass.stream()));
+  TRY_ASSIGN(
+      const auto sums,
+      weights.shared_w13.launch_pair(
+          weights.gate, pass.ops.pair(), ws.x, m, {ws.shared_sums, ws.router}, pass.stream()));
   const auto& [gate_up, logits] = sums;
   kernels::DeviceSelectExpertsArgs args{
       .logits = logits,

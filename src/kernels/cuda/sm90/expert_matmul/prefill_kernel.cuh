@@ -111,7 +111,7 @@ __device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
                                             int thread) {
   constexpr int kColumns = (kMaxRows + kGatherers - 1) / kGatherers;  // of this thread
   constexpr int kPassRows = kGatherers / 8;                           // at a time
-  constexpr int kUnroll = kMaxRows == 64 ? 1 : 2;  // as registers allow
+  constexpr int kUnroll = kMaxRows == 64 ? 1 : 2;                     // as registers allow
   constexpr int kGathererBarrier = 1;
   const int chunk = thread % 8, first_row = thread / 8;
   const uint32_t base = shared_address(memory);
@@ -135,9 +135,9 @@ __device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
         const float weight =
             params.pair_weights == nullptr ? 1.0f : __ldcg(params.pair_weights + pair);
         columns[column] = {pair, __float_as_int(weight)};
-        offsets[column] =
-            static_cast<uint32_t>(pair) / static_cast<uint32_t>(params.pairs_per_row) *
-            static_cast<uint32_t>(params.k / 16);
+        offsets[column] = static_cast<uint32_t>(pair) /
+                          static_cast<uint32_t>(params.pairs_per_row) *
+                          static_cast<uint32_t>(params.k / 16);
       }
       rows += named_barrier_count(kGathererBarrier, kGatherers, pair >= 0);
     }
