@@ -20,17 +20,10 @@ namespace {
 using cuda_testing::CudaTest;
 using cuda_testing::DeviceArray;
 using cuda_testing::gpu;
+using cuda_testing::random_values;
 
 // Products are exact: what is left is the rounding of f32 sums. Source: spec "h200-facts" 3.
 constexpr double kRelativeRms = 0x1p-18;
-
-std::vector<float> random_values(int64_t size, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(size));
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 struct DeviceWeight {
   std::vector<float> rows;  // [n, k]

@@ -15,6 +15,14 @@ device::Device* gpu() {
   return device.get();
 }
 
+std::vector<float> random_values(int64_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(size));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
 quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32_t seed) {
   std::mt19937 random(seed);
   quant::QuantizedWeight weight{

@@ -54,6 +54,9 @@ class DeviceArray {
   device::Buffer buffer_;
 };
 
+// Normally distributed.
+std::vector<float> random_values(int64_t size, uint32_t seed);
+
 // Random E2M1 codes of every value; group exponents spread over `spread` steps.
 quant::QuantizedWeight random_mxfp4(int64_t n, int64_t k, int32_t spread, uint32_t seed);
 

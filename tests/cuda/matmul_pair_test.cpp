@@ -16,14 +16,7 @@ namespace {
 using cuda_testing::CudaTest;
 using cuda_testing::DeviceArray;
 using cuda_testing::gpu;
-
-std::vector<float> random_values(int64_t size, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(size));
-  for (float& value : values) value = normal(random);
-  return values;
-}
+using cuda_testing::random_values;
 
 struct DeviceWeight {
   DeviceArray<std::byte> bytes;

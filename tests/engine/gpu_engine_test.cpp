@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/emulated_gpu.h"
+#include "device/emulated_gpu_testing.h"
 #include "engine/engine_core.h"
 #include "engine/engine_testing.h"
 #include "engine/model_runner.h"
@@ -23,31 +23,20 @@ constexpr int32_t kNumRequests = 8;
 constexpr int32_t kMaxContext = 512;
 
 // An emulated GPU that counts what is asked of its memory.
-class CountingGpu final : public device::Device {
+class CountingGpu final : public device::EmulatedGpuWrapper {
  public:
-  const device::DeviceInfo& info() const override { return device_->info(); }
+  CountingGpu() : EmulatedGpuWrapper(2) {}
+
   Result<device::Buffer> allocate(int64_t num_bytes) override {
     ++num_allocations;
-    return device_->allocate(num_bytes);
+    return EmulatedGpuWrapper::allocate(num_bytes);
   }
   Result<device::Buffer> allocate_host(int64_t num_bytes) override {
     ++num_allocations;
-    return device_->allocate_host(num_bytes);
+    return EmulatedGpuWrapper::allocate_host(num_bytes);
   }
-  Result<int64_t> free_bytes() const override { return device_->free_bytes(); }
-  device::Stream& stream() override { return device_->stream(); }
-  Result<void> copy_in(void* to, const void* from, int64_t num_bytes) override {
-    return device_->copy_in(to, from, num_bytes);
-  }
-  Result<void> copy_out(void* to, const void* from, int64_t num_bytes) override {
-    return device_->copy_out(to, from, num_bytes);
-  }
-  Result<void> synchronize() override { return device_->synchronize(); }
 
   int64_t num_allocations = 0;
-
- private:
-  std::unique_ptr<device::Device> device_ = device::make_emulated_gpu(2).value();
 };
 
 // A runner without a queue, and one that counts the steps that were queued behind others.

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "device/emulated_gpu.h"
+#include "device/emulated_gpu_testing.h"
 
 namespace nibble::models {
 namespace {
@@ -14,31 +14,17 @@ namespace {
 using ::testing::HasSubstr;
 
 // An emulated GPU that gives host memory so many times.
-class ShortOfHostMemory final : public device::Device {
+class ShortOfHostMemory final : public device::EmulatedGpuWrapper {
  public:
-  const device::DeviceInfo& info() const override { return device_->info(); }
-  Result<device::Buffer> allocate(int64_t num_bytes) override {
-    return device_->allocate(num_bytes);
-  }
+  ShortOfHostMemory() : EmulatedGpuWrapper(1) {}
+
   Result<device::Buffer> allocate_host(int64_t num_bytes) override {
     if (left == 0) return exhausted("no host memory");
     --left;
-    return device_->allocate_host(num_bytes);
+    return EmulatedGpuWrapper::allocate_host(num_bytes);
   }
-  Result<int64_t> free_bytes() const override { return device_->free_bytes(); }
-  device::Stream& stream() override { return device_->stream(); }
-  Result<void> copy_in(void* to, const void* from, int64_t num_bytes) override {
-    return device_->copy_in(to, from, num_bytes);
-  }
-  Result<void> copy_out(void* to, const void* from, int64_t num_bytes) override {
-    return device_->copy_out(to, from, num_bytes);
-  }
-  Result<void> synchronize() override { return device_->synchronize(); }
 
   int32_t left = 1000;
-
- private:
-  std::unique_ptr<device::Device> device_ = device::make_emulated_gpu(1).value();
 };
 
 checkpoint::Checkpoint tiny_v4() {
