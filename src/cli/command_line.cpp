@@ -243,7 +243,7 @@ void add_device(CLI::App& app, ModelFlags& flags, const char* group) {
          "--device",
          assign,
          "Where the model runs; auto: a GPU where there is one; emulated: a GPU's step on the CPU, "
-         "for tests")
+         "for tests, with --allow-reference")
       ->check(check)
       ->type_name(kDevices)
       ->default_str("auto")
