@@ -58,6 +58,10 @@ struct Decisions {
   // empty.
   std::vector<std::vector<std::vector<int32_t>>> expert_ids;
   std::vector<std::vector<std::vector<int32_t>>> selected_entries;
+  // Recorded where a device multiplies FP8 activations, if asked for: what the inputs of quantised
+  // linears were rounded to. site -> position -> values; deepseek_v4/decisions.h names the sites.
+  bool with_roundings = false;  // 4 bytes a value
+  std::vector<std::vector<std::vector<float>>> roundings;
 };
 
 // One pass over tokens of several sequences, flattened. All spans outlive the call.

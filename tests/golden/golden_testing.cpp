@@ -153,6 +153,24 @@ std::vector<int32_t> prose_ids(int32_t count) {
   return {};
 }
 
+Replayed replay_on(models::Model& device,
+                   models::Model& reference,
+                   const models::Decisions& decisions,
+                   std::span<const int32_t> ids,
+                   RunOptions options) {
+  models::Decisions taken{.with_roundings = true};
+  options.record = &taken;
+  options.replay = &decisions;
+  Replayed runs;
+  device.reset_slot(SlotId{0});
+  runs.device = Sequence(device).run(ids, options);
+  options.record = nullptr;
+  options.replay = &taken;
+  reference.reset_slot(SlotId{0});
+  runs.reference = Sequence(reference).run(ids, options);
+  return runs;
+}
+
 void Sequence::truncate(int32_t length) { model_.truncate(slot_, length).value(); }
 
 void append(Rows& rows, const Rows& more) {

@@ -104,6 +104,20 @@ int32_t argmax(std::span<const float> row);
 float top_margin(std::span<const float> row);
 float max_difference(std::span<const float> a, std::span<const float> b);
 
+// A run of the reference mode with every decision of a device replayed: what the two-part test
+// compares it with. The device itself took `decisions` of a free run of the reference, as far as
+// those are experts and selections, and rounds to FP8 as it likes: where its value lies between two
+// FP8 numbers is a discrete choice, too, and a changed last bit upstream changes it.
+struct Replayed {
+  RunResult reference;
+  RunResult device;
+};
+Replayed replay_on(models::Model& device,
+                   models::Model& reference,
+                   const models::Decisions& decisions,
+                   std::span<const int32_t> ids,
+                   RunOptions options);
+
 // How far logits are from those of the reference mode: the two-part test that serves every backend.
 // With the reference's decisions imposed, logits are close one by one; running free, distributions
 // are.

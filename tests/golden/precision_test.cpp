@@ -55,7 +55,7 @@ TEST(DefaultPrecision, PredictsAsTheReferenceRunningFree) {
 // close. A broken quantiser shows as a KL of several nats.
 TEST(FaithfulPrecision, PredictsNearlyAsTheReference) {
   const Distance distance = distance_to_reference(run(models::Precision::kFaithful, nullptr));
-  EXPECT_LE(distance.mean_kl, 0.03);
+  EXPECT_LE(distance.mean_kl, 0.01);
   EXPECT_GE(distance.argmax_agreement, 0.98);
 }
 

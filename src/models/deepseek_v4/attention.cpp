@@ -152,6 +152,7 @@ Result<void> attend(Pass& pass,
 // De-rotates the heads and projects them group by group, then together (spec 3.4 Output).
 Result<void> project_output(Pass& pass,
                             const AttentionWeights& weights,
+                            int32_t layer,
                             const Batch& batch,
                             const TensorView& attended,
                             const TensorView& y) {
@@ -170,7 +171,7 @@ Result<void> project_output(Pass& pass,
                            z.reshaped({tokens * groups, config.o_lora_rank}),
                            pass.stream));
   pass.round(z);
-  pass.quantize_input(weights.wo_b, z);
+  pass.quantize_input(weights.wo_b, z, {layer, RoundedInput::kOutput, batch.positions});
   TRY(weights.wo_b.forward(z, y, pass.stream));
   pass.round(y);
   return {};
@@ -193,8 +194,11 @@ Result<void> run_attention(Pass& pass,
   const TensorView q = ws.q.rows(0, tokens);
   const TensorView attended = ws.attended.rows(0, tokens);
 
-  TRY(project_latents(pass, weights, batch, pass.quantized_copy(weights.wqa_wkv, x), qr_kv));
-  pass.quantize_input(weights.wq_b, qr);
+  const RoundingSite x_site{layer_index, RoundedInput::kAttention, batch.positions};
+  const RoundingSite qr_site{layer_index, RoundedInput::kQueries, batch.positions};
+  TRY(project_latents(
+      pass, weights, batch, pass.quantized_copy(weights.wqa_wkv, x, x_site), qr_kv));
+  pass.quantize_input(weights.wq_b, qr, qr_site);
   if (layer.compress_ratio != 0) {
     const TensorView projections = TensorView::contiguous(
         ws.projections.data, DType::kF32, {tokens, weights.compressor_projections.n()});
@@ -205,7 +209,7 @@ Result<void> run_attention(Pass& pass,
   }
   TRY(project_queries(pass, weights, batch, qr, q));
   TRY(attend(pass, weights, layer, batch, kv, q, attended));
-  return project_output(pass, weights, batch, attended, y);
+  return project_output(pass, weights, layer_index, batch, attended, y);
 }
 
 }  // namespace nibble::models::deepseek_v4

@@ -98,13 +98,18 @@ Result<void> activate(Pass& pass,
 
 Result<void> run_shared(Pass& pass,
                         const MoeWeights& weights,
+                        int32_t layer,
+                        const Batch& batch,
                         const TensorView& x,
                         const TensorView& y) {
   const TensorView gate_up = pass.workspace.shared_gate_up.rows(0, x.num_rows());
   const TensorView activated = pass.workspace.shared_activated.rows(0, x.num_rows());
-  TRY(weights.shared_w13.forward(pass.quantized_copy(weights.shared_w13, x), gate_up, pass.stream));
+  const RoundingSite x_site{layer, RoundedInput::kShared, batch.positions};
+  TRY(weights.shared_w13.forward(
+      pass.quantized_copy(weights.shared_w13, x, x_site), gate_up, pass.stream));
   TRY(activate(pass, gate_up, nullptr, activated));
-  pass.quantize_input(weights.shared_w2, activated);
+  pass.quantize_input(
+      weights.shared_w2, activated, {layer, RoundedInput::kActivated, batch.positions});
   TRY(weights.shared_w2.forward(activated, y, pass.stream));
   pass.round(y);
   return {};
@@ -113,6 +118,8 @@ Result<void> run_shared(Pass& pass,
 // out: [m * k, D], one row per slot, already weighted.
 Result<void> run_routed(Pass& pass,
                         const MoeWeights& weights,
+                        int32_t layer,
+                        const Batch& batch,
                         const TensorView& x,
                         const TensorView& ids,
                         const TensorView& expert_weights,
@@ -123,12 +130,12 @@ Result<void> run_routed(Pass& pass,
   const ExpertRows rows =
       group_by_expert(pass, std::span(ids.as<const int32_t>(), static_cast<size_t>(slots)));
   TRY(weights.w13.forward(
-      pass.quantized_copy(weights.w13, x),
+      pass.quantized_copy(weights.w13, x, {layer, RoundedInput::kExperts, batch.positions}),
       {.group_offsets = rows.offsets, .in_rows = rows.tokens, .out_rows = rows.slots},
       gate_up,
       pass.stream));
   TRY(activate(pass, gate_up, expert_weights.as<const float>(), activated));
-  pass.quantize_input(weights.w2, activated);
+  pass.quantize_input(weights.w2, activated, {layer, RoundedInput::kPairs, batch.positions});
   TRY(weights.w2.forward(
       activated,
       {.group_offsets = rows.offsets, .in_rows = rows.slots, .out_rows = rows.slots},
@@ -153,8 +160,8 @@ Result<void> run_experts(Pass& pass,
   const TensorView routed = pass.workspace.expert_out.rows(0, tokens * k);
 
   TRY(choose_experts(pass, weights, layer, batch, x, ids, expert_weights));
-  TRY(run_shared(pass, weights, x, y));
-  TRY(run_routed(pass, weights, x, ids, expert_weights, routed));
+  TRY(run_shared(pass, weights, layer, batch, x, y));
+  TRY(run_routed(pass, weights, layer, batch, x, ids, expert_weights, routed));
   TRY(pass.ops.combine_experts.launch(
       kernels::CombineExpertsArgs{.experts = routed, .shared = y, .experts_per_token = k, .y = y},
       pass.stream));

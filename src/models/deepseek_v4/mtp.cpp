@@ -64,14 +64,20 @@ Result<void> embed_next(Pass& pass,
           .x = scratch, .gamma = weights.enorm.data(), .eps = pass.norm_eps(), .y = scratch},
       pass.stream));
   pass.round(scratch);
-  pass.quantize_input(weights.e_proj, scratch);
+  pass.quantize_input(
+      weights.e_proj,
+      scratch,
+      {pass.config.num_hidden_layers, RoundedInput::kMtpEmbedding, batch.positions});
   TRY(weights.e_proj.forward(scratch, out, pass.stream));
   pass.round(out);
   return {};
 }
 
 // h_proj(norm(stream)) of every stream; `streams` is overwritten.
-Result<void> project_streams(Pass& pass, const TensorView& streams, const TensorView& projected) {
+Result<void> project_streams(Pass& pass,
+                             const Batch& batch,
+                             const TensorView& streams,
+                             const TensorView& projected) {
   const MtpWeights& weights = *pass.weights.mtp;
   const TensorView rows = streams.reshaped(projected.shape);
   TRY(pass.ops.norm_hidden.launch(
@@ -79,7 +85,9 @@ Result<void> project_streams(Pass& pass, const TensorView& streams, const Tensor
           .x = rows, .gamma = weights.hnorm.data(), .eps = pass.norm_eps(), .y = rows},
       pass.stream));
   pass.round(rows);
-  pass.quantize_input(weights.h_proj, rows);
+  pass.quantize_input(weights.h_proj,
+                      rows,
+                      {pass.config.num_hidden_layers, RoundedInput::kMtpStreams, batch.positions});
   TRY(weights.h_proj.forward(rows, projected, pass.stream));
   pass.round(projected);
   return {};
@@ -118,7 +126,7 @@ Result<void> run_mtp(Pass& pass,
   const TensorView projected = ws.mtp_projected.rows(0, rows * pass.config.hc_mult);
 
   gather_streams(pass, main, streams, batch, mtp_streams);
-  TRY(project_streams(pass, mtp_streams, projected));
+  TRY(project_streams(pass, batch, mtp_streams, projected));
   TRY(embed_next(pass, batch, hidden, embedded));
   add_embedding(embedded, projected, mtp_streams);
   pass.round(mtp_streams);

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "models/deepseek_v4/batch.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/decisions.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/ops.h"
 #include "models/deepseek_v4/simulate.h"
@@ -44,6 +45,7 @@ struct Pass {
   bool check_finite = false;
 
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
+  bool has_roundings() const { return replay != nullptr && !replay->roundings.empty(); }
 
   // BF16 where the faithful mode keeps BF16; nothing in the other modes.
   void round(const TensorView& x) const {
@@ -51,18 +53,24 @@ struct Pass {
   }
 
   // Where the checkpoint quantises a linear's input (7.1: linears with FP8 or FP4 weights), the
-  // faithful mode does so, in place or in a copy that lives until the next one. Elsewhere x stays
-  // as it is.
+  // faithful mode does so, and a replay of roundings imposes them: in place or in a copy that lives
+  // until the next one. Elsewhere x stays as it is.
   template <class Layer>
-  void quantize_input(const Layer& layer, const TensorView& x) const {
-    if (numerics.is_simulated && layer.is_quantized()) simulate_activation(x, stream);
+  void quantize_input(const Layer& layer, const TensorView& x, const RoundingSite& site) const {
+    if (has_roundings()) {
+      impose_roundings(x, site, replay->roundings, stream);
+    } else if (numerics.is_simulated && layer.is_quantized()) {
+      simulate_activation(x, stream);
+    }
   }
   template <class Layer>
-  TensorView quantized_copy(const Layer& layer, const TensorView& x) const {
-    if (!numerics.is_simulated || !layer.is_quantized()) return x;
+  TensorView quantized_copy(const Layer& layer,
+                            const TensorView& x,
+                            const RoundingSite& site) const {
+    if (!has_roundings() && (!numerics.is_simulated || !layer.is_quantized())) return x;
     const TensorView copy = workspace.x_quantized.rows(0, x.num_rows());
     std::memcpy(copy.data, x.data, static_cast<size_t>(x.num_bytes()));
-    simulate_activation(copy, stream);
+    quantize_input(layer, copy, site);
     return copy;
   }
 };

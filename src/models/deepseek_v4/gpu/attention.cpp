@@ -312,6 +312,7 @@ Result<void> settle_keys(const Pass& pass, const LayerState& layer, const Rows& 
 // Projects the heads group by group, then together (spec 3.4 Output).
 Result<DeviceSums> project_output(const Pass& pass,
                                   const AttentionWeights& weights,
+                                  int32_t layer,
                                   const Rows& rows) {
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
@@ -328,6 +329,11 @@ Result<DeviceSums> project_output(const Pass& pass,
                                                              .is_dependent = true},
                                  pass.stream()));
   }
+  TRY(record_roundings(pass,
+                       layer,
+                       RoundedInput::kOutput,
+                       rows,
+                       {.x = ws.z, .form = weights.wo_b.form(m), .width = weights.wo_a.n()}));
   return weights.wo_b.launch(ws.z, m, ws.y, pass.stream());
 }
 
@@ -364,9 +370,21 @@ Result<DeviceSums> run_attention(const Pass& pass,
   const LayerState& layer = pass.state.layer(layer_index);
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
+  TRY(record_roundings(
+      pass,
+      layer_index,
+      RoundedInput::kAttention,
+      rows,
+      {.x = ws.x, .form = weights.wqa_wkv.form(m), .width = pass.config.hidden_size}));
   TRY_ASSIGN(const auto inputs, project_input(pass, weights, m));
   const auto& [qr_kv, projections] = inputs;
   TRY(store_latents(pass, weights, layer, rows, qr_kv, projections));
+  TRY(record_roundings(
+      pass,
+      layer_index,
+      RoundedInput::kQueries,
+      rows,
+      {.x = ws.q_latent, .form = weights.wq_b.form(m), .width = pass.config.q_lora_rank}));
   QuerySums sums{.q = {}, .index = {}, .projections = projections};
   TRY_ASSIGN(sums.q, weights.wq_b.launch(ws.q_latent, m, ws.q_sums, pass.stream()));
   if (layer.compress_ratio == 4) {
@@ -382,7 +400,7 @@ Result<DeviceSums> run_attention(const Pass& pass,
   }
   TRY(attend(pass, weights, layer, rows, sums.q, visible_entries(pass, layer, selected_counts)));
   TRY(settle_keys(pass, layer, rows));
-  return project_output(pass, weights, rows);
+  return project_output(pass, weights, layer_index, rows);
 }
 
 }  // namespace nibble::models::deepseek_v4::gpu

@@ -2,8 +2,10 @@
 #include "models/deepseek_v4/decisions.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
+#include "kernels/reference/forms.h"
 #include "models/deepseek_v4/gpu/pass.h"
 
 namespace nibble::models::deepseek_v4::gpu {
@@ -42,7 +44,67 @@ class EntryMap final {
   int32_t per_page_;
 };
 
+// Codes and scales of `rounded` in host memory, of m rows.
+struct HostForms {
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+  kernels::ActivationForms forms;
+
+  static Result<HostForms> fetch(const Pass& pass, const RoundedRows& rounded, int64_t m) {
+    HostForms host;
+    const bool is_blocks = rounded.form == kernels::ActivationForm::kFp8Blocks;
+    const int64_t codes =
+        is_blocks ? kernels::fp8_blocks_bytes(m, rounded.width) : m * rounded.width;
+    host.codes.resize(static_cast<size_t>(codes));
+    TRY(pass.device.copy_out(
+        host.codes.data(), is_blocks ? rounded.x.fp8_blocks : rounded.x.fp8, codes));
+    if (is_blocks) {
+      host.forms.fp8_blocks = host.codes.data();
+    } else {
+      host.scales.resize(static_cast<size_t>(m * (rounded.width / 128)));
+      TRY(pass.device.copy_out(host.scales.data(),
+                               rounded.x.fp8_scales,
+                               static_cast<int64_t>(host.scales.size() * sizeof(float))));
+      host.forms.fp8 = host.codes.data();
+      host.forms.fp8_scales = host.scales.data();
+    }
+    TRY(pass.device.synchronize());
+    return host;
+  }
+};
+
 }  // namespace
+
+Result<void> record_roundings(const Pass& pass,
+                              int32_t layer,
+                              RoundedInput input,
+                              const Rows& rows,
+                              const RoundedRows& rounded) {
+  const bool is_fp8 = rounded.form == kernels::ActivationForm::kFp8Rows ||
+                      rounded.form == kernels::ActivationForm::kFp8Blocks;
+  if (!pass.records_roundings() || !is_fp8) return {};
+  const int64_t m = int64_t{rows.m()} * rounded.per_token;
+  TRY_ASSIGN(const HostForms host, HostForms::fetch(pass, rounded, m));
+  const auto width = static_cast<size_t>(rounded.width);
+  for (size_t token = 0; token < rows.host->positions.size(); ++token) {
+    const RoundingSite site{.layer = layer, .input = input};
+    std::vector<float>& values =
+        decision_slot(pass.record->roundings, site.index(), rows.host->positions[token]);
+    values.resize(static_cast<size_t>(rounded.per_token) * width);
+    for (int32_t i = 0; i < rounded.per_token; ++i) {
+      const int64_t row = static_cast<int64_t>(token) * rounded.per_token + i;
+      kernels::reference::read_form(
+          host.forms,
+          rounded.form,
+          m,
+          rounded.width,
+          row,
+          0,
+          std::span(values).subspan(static_cast<size_t>(i) * width, width));
+    }
+  }
+  return {};
+}
 
 Result<bool> settle_experts(const Pass& pass, int32_t layer, const Rows& rows, int32_t* ids) {
   const auto choices = static_cast<size_t>(pass.config.num_experts_per_tok);

@@ -77,10 +77,12 @@ Result<kernels::ExpertSlots> make_slots(const Pass& pass,
 // Rows of all choices through their experts into ws.pairs, already weighted.
 Result<void> run_routed(const Pass& pass,
                         const MoeWeights& weights,
-                        int32_t m,
+                        int32_t layer,
+                        const Rows& rows,
                         const kernels::ExpertSlots& up_slots,
                         const kernels::ExpertSlots& down_slots) {
   const Workspace& ws = pass.ws;
+  const int32_t m = rows.m();
   const int32_t choices = pass.config.num_experts_per_tok;
   kernels::DeviceGroupedMatMulArgs up{.x = ws.x,
                                       .pairs_per_row = choices,
@@ -89,7 +91,7 @@ Result<void> run_routed(const Pass& pass,
                                       .limit = static_cast<float>(pass.config.swiglu_limit),
                                       .pair_weights = ws.expert_weights,
                                       .y = ws.activated.bf16};
-  if (weights.w13.joins(weights.w2, m, up_slots.rows)) {
+  if (weights.w13.joins(weights.w2, m, up_slots.rows) && !pass.records_roundings()) {
     up.down = {.weight = &weights.w2.weight(), .y = ws.pairs, .counters = ws.expert_counters};
     return weights.w13.launch(up, m, pass.stream());
   }
@@ -104,6 +106,14 @@ Result<void> run_routed(const Pass& pass,
                                                              .is_dependent = true},
                                  pass.stream()));
   }
+  TRY(record_roundings(pass,
+                       layer,
+                       RoundedInput::kPairs,
+                       rows,
+                       {.x = ws.activated,
+                        .form = weights.w2.form(m),
+                        .width = weights.w2.k(),
+                        .per_token = choices}));
   return weights.w2.launch({.x = ws.activated,
                             .slots = down_slots,
                             .slots_are_ready = down_slots.rows == 1,
@@ -130,15 +140,33 @@ Result<DeviceSums> run_experts(const Pass& pass,
   const int32_t choices = pass.config.num_experts_per_tok;
   const int32_t up_rows = weights.w13.slot_rows(m, choices);
   const int32_t down_rows = weights.w2.slot_rows(m, choices);
+  TRY(record_roundings(
+      pass,
+      layer,
+      RoundedInput::kExperts,
+      rows,
+      {.x = pass.ws.x, .form = weights.w13.form(m), .width = pass.config.hidden_size}));
+  TRY(record_roundings(
+      pass,
+      layer,
+      RoundedInput::kShared,
+      rows,
+      {.x = pass.ws.x, .form = weights.shared_w13.form(m), .width = pass.config.hidden_size}));
   TRY(choose_experts(pass, weights, layer, rows));
   TRY_ASSIGN(const kernels::ExpertSlots up, make_slots(pass, up_rows, m, pass.ws.slots[0]));
   kernels::ExpertSlots down = up;
   if (down_rows != up_rows) {
     TRY_ASSIGN(down, make_slots(pass, down_rows, m, pass.ws.slots[1]));
   }
+  TRY(record_roundings(
+      pass,
+      layer,
+      RoundedInput::kActivated,
+      rows,
+      {.x = pass.ws.shared, .form = weights.shared_w2.form(m), .width = weights.shared_w2.k()}));
   TRY_ASSIGN(const DeviceSums shared,
              weights.shared_w2.launch(pass.ws.shared, m, pass.ws.shared_y, pass.stream()));
-  TRY(run_routed(pass, weights, m, up, down));
+  TRY(run_routed(pass, weights, layer, rows, up, down));
   return shared;
 }
 

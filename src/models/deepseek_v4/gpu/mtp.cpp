@@ -52,6 +52,16 @@ Result<void> join(const Pass& pass, const Rows& rows) {
   h_forms.add(weights.h_proj.form(stream_rows));
   e_forms.add(weights.e_proj.form(m));
   TRY(norm(pass, rows.streams, stream_rows, weights.hnorm, h_forms.select(ws.mtp_normed)));
+  const int32_t layer = pass.config.num_hidden_layers;
+  const int64_t width = pass.config.hidden_size;
+  TRY(record_roundings(pass,
+                       layer,
+                       RoundedInput::kMtpStreams,
+                       rows,
+                       {.x = ws.mtp_normed,
+                        .form = weights.h_proj.form(stream_rows),
+                        .width = width,
+                        .per_token = pass.config.hc_mult}));
   TRY_ASSIGN(const kernels::DeviceSums projected,
              weights.h_proj.launch(ws.mtp_normed, stream_rows, ws.mtp_h_sums, pass.stream()));
   TRY(pass.ops.embed.launch(kernels::DeviceEmbedArgs{.table = pass.weights.embed.storage.data(),
@@ -62,6 +72,11 @@ Result<void> join(const Pass& pass, const Rows& rows) {
                                                      .is_dependent = true},
                             pass.stream()));
   TRY(norm(pass, ws.mtp_embedded, m, weights.enorm, e_forms.select(ws.x)));
+  TRY(record_roundings(pass,
+                       layer,
+                       RoundedInput::kMtpEmbedding,
+                       rows,
+                       {.x = ws.x, .form = weights.e_proj.form(m), .width = width}));
   TRY_ASSIGN(const kernels::DeviceSums embedded,
              weights.e_proj.launch(ws.x, m, ws.mtp_e_sums, pass.stream()));
   return pass.ops.join_mtp.launch(kernels::DeviceJoinMtpArgs{.embedded = embedded,

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/decisions.h"
 #include "models/deepseek_v4/gpu/ops.h"
 #include "models/deepseek_v4/gpu/state.h"
 #include "models/deepseek_v4/gpu/step_plan.h"
@@ -56,6 +57,7 @@ struct Pass {
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
   int32_t half_layer_mix() const { return 2 * config.hc_mult + config.hc_mult * config.hc_mult; }
   bool has_decisions() const { return record != nullptr || replay != nullptr; }
+  bool records_roundings() const { return record != nullptr && record->with_roundings; }
 };
 
 // A mixer whose dots the write of the half layer before it computes.
@@ -122,5 +124,20 @@ Result<void> store_streams(const Pass& pass, const StepLists& lists, const Rows&
 Result<bool> settle_experts(const Pass& pass, int32_t layer, const Rows& rows, int32_t* ids);
 //   selected: [m, index_topk] pool rows; returns the counts to use, [m] in device memory
 Result<const int32_t*> settle_selection(const Pass& pass, int32_t layer, const Rows& rows);
+
+// Records what the input of a product was rounded to, where roundings are recorded and the product
+// reads it in FP8. Waits for the device.
+//   x: [n rows of `rows`, width], n rows per token
+struct RoundedRows {
+  const kernels::ActivationForms& x;
+  kernels::ActivationForm form;  // that the product reads
+  int64_t width = 0;
+  int32_t per_token = 1;
+};
+Result<void> record_roundings(const Pass& pass,
+                              int32_t layer,
+                              RoundedInput input,
+                              const Rows& rows,
+                              const RoundedRows& rounded);
 
 }  // namespace nibble::models::deepseek_v4::gpu
