@@ -2,6 +2,7 @@
 // launches, each after the one before it. Prints one JSON object per line.
 //   usage: cuda_ops_bench [part of a measurement's name]...
 #include <functional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -344,8 +345,19 @@ class Bench final {
     TRY(measure("embed", m, int64_t{m} * kHidden * (2 + 4 * kStreams), [&] {
       return launch_embed(embed, stream_);
     }));
-    if (m > 64) return {};
-    DeviceSampleArgs sample{.logits = {.data = memory_.floats(int64_t{m} * kVocab)},
+    return m > 64 ? Result<void>() : sample_all(m);
+  }
+
+  // Logits as a trained model has them, more or less: normal, most tokens far from the best.
+  Result<void> sample_all(int32_t m) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 3.0f);
+    std::vector<float> host(static_cast<size_t>(m * kVocab));
+    for (float& logit : host) logit = normal(random);
+    float* const logits = memory_.floats(int64_t{m} * kVocab);
+    TRY(device::copy_to_device(
+        logits, host.data(), static_cast<int64_t>(host.size() * sizeof(float)), stream_));
+    DeviceSampleArgs sample{.logits = {.data = logits},
                             .m = m,
                             .vocab = kVocab,
                             .ids = memory_.take<int32_t>(m),

@@ -829,39 +829,47 @@ TEST_F(CudaOps, SampleTellsLogitsThatNoSoundModelHas) {
   });
 }
 
+// Small vocabularies, and such where more tokens are equal than can be compared with each other.
 TEST_F(CudaOps, SampleDraws) {
   constexpr int32_t kRows = 48;
-  compare<DeviceSampleArgs>(Op::kSample, [&](Memory& memory) {
-    constexpr int64_t kVocab = 3000;
-    std::vector<float> temperatures, top_p, min_p;
-    std::vector<int32_t> top_k;
-    std::vector<uint64_t> seeds, draws;
-    for (uint64_t i = 0; i < kRows; ++i) {
-      temperatures.push_back(i % 6 == 0 ? 0.0f : 0.5f + 0.1f * static_cast<float>(i % 7));
-      top_k.push_back(i % 3 == 0 ? 40 : i % 3 == 1 ? 0 : 1);
-      top_p.push_back(i % 4 < 2 ? 1.0f : 0.3f * static_cast<float>(i % 4));
-      min_p.push_back(i % 5 == 0 ? 0.05f : 0.0f);
-      seeds.push_back(i * 977);
-      draws.push_back(i);
-    }
-    std::mt19937 random(3);
-    std::normal_distribution<float> normal(0.0f, 2.0f);
-    std::vector<float> logits(kRows * kVocab);
-    // A grid of sixteenths gives many ties.
-    for (float& logit : logits) logit = std::round(normal(random) * 16) / 16;
-    return DeviceSampleArgs{.logits = {.data = memory.in(logits)},
-                            .m = kRows,
-                            .vocab = kVocab,
-                            .temperatures = memory.in(temperatures),
-                            .top_k = memory.in(top_k),
-                            .top_p = memory.in(top_p),
-                            .min_p = memory.in(min_p),
-                            .seeds = memory.in(seeds),
-                            .draws = memory.in(draws),
-                            .ids = memory.out<int32_t>(kRows),
-                            .outcomes = memory.out<int32_t>(kRows),
-                            .workspace = memory.scratch(sample_workspace_bytes(kRows, kVocab))};
-  });
+  for (const int64_t vocab : {3000, 129280}) {
+    SCOPED_TRACE(vocab);
+    compare<DeviceSampleArgs>(Op::kSample, [&](Memory& memory) {
+      std::vector<float> temperatures, top_p, min_p;
+      std::vector<int32_t> top_k;
+      std::vector<uint64_t> seeds, draws;
+      for (uint64_t i = 0; i < kRows; ++i) {
+        temperatures.push_back(i % 6 == 0 ? 0.0f : 0.5f + 0.1f * static_cast<float>(i % 7));
+        top_k.push_back(i % 3 == 0 ? 40 : i % 3 == 1 ? 0 : 1);
+        top_p.push_back(i % 4 < 2 ? 1.0f : 0.3f * static_cast<float>(i % 4));
+        min_p.push_back(i % 5 == 0 ? 0.05f : 0.0f);
+        seeds.push_back(i * 977);
+        draws.push_back(i);
+      }
+      std::mt19937 random(3);
+      std::normal_distribution<float> normal(0.0f, 2.0f);
+      std::vector<float> logits(static_cast<size_t>(kRows * vocab));
+      // A grid of sixteenths gives many ties.
+      for (float& logit : logits) logit = std::round(normal(random) * 16) / 16;
+      // All but one token are far from the largest logit, and still likely.
+      temperatures.back() = 100;
+      top_k.back() = 0;
+      top_p.back() = 0.9f;
+      logits[static_cast<size_t>((kRows - 1) * vocab)] = 60;
+      return DeviceSampleArgs{.logits = {.data = memory.in(logits)},
+                              .m = kRows,
+                              .vocab = vocab,
+                              .temperatures = memory.in(temperatures),
+                              .top_k = memory.in(top_k),
+                              .top_p = memory.in(top_p),
+                              .min_p = memory.in(min_p),
+                              .seeds = memory.in(seeds),
+                              .draws = memory.in(draws),
+                              .ids = memory.out<int32_t>(kRows),
+                              .outcomes = memory.out<int32_t>(kRows),
+                              .workspace = memory.scratch(sample_workspace_bytes(kRows, vocab))};
+    });
+  }
 }
 
 }  // namespace
