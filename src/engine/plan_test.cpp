@@ -321,7 +321,7 @@ TEST(PlanKernels, Nvfp4WithoutFp4CoresIsWidened) {
   const auto description = form_b(quant::v4_small());
   const Plan h200 = make_plan(description, {}, on("h200"));
   EXPECT_EQ(module_of(h200, "routed_experts").kernel->name,
-            "grouped_matmul.nvfp4.fp8.sm_90.tensor_core");
+            "grouped_matmul.nvfp4.fp8.sm_90.tensor_core.decode");
   EXPECT_THAT(module_of(h200, "routed_experts").why,
               HasSubstr("W4A8: this GPU has no tensor cores for FP4"));
   // These have them, but the kernels that are written widen.

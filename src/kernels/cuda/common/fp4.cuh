@@ -27,9 +27,11 @@ struct E4m3Table {
   uint32_t low;
   uint32_t high;
 };
-struct Int4Tables {
-  E4m3Table plus;   // 0 .. 7
-  E4m3Table minus;  // -8, -1 .. -7
+// The same for -8 / 4, -1 / 4 .. -7 / 4. The magnitudes of these but the first share no bit with
+// it, so that a mask makes zero of -8 and clears the others' signs.
+struct Int4Table {
+  uint32_t low;
+  uint32_t high;
 };
 
 // Decodes a word of kernels/panel64.h: v0 .. v3 to `first`, v4 .. v7 to `second`, four E4M3 each.
@@ -42,17 +44,15 @@ __device__ __forceinline__ void decode_panel_word(uint32_t word,
   first = select_bytes(table.low, table.high, magnitudes) | (word & 0x80808080U);
   second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
 }
-// INT4 codes (sign and magnitude, where minus zero is -8):
+// INT4 codes (sign and magnitude, where minus zero is -8), to a quarter of their value:
 __device__ __forceinline__ void decode_panel_word(uint32_t word,
-                                                  const Int4Tables& tables,
+                                                  const Int4Table& table,
                                                   uint32_t& first,
                                                   uint32_t& second) {
-  const uint32_t codes = word & 0x77777777U, is_minus = sign_bytes(word);
-  first = (select_bytes(tables.plus.low, tables.plus.high, codes) & ~is_minus) |
-          (select_bytes(tables.minus.low, tables.minus.high, codes) & is_minus);
-  const uint32_t others = codes >> 16, other_is_minus = sign_bytes(word << 4);
-  second = (select_bytes(tables.plus.low, tables.plus.high, others) & ~other_is_minus) |
-           (select_bytes(tables.minus.low, tables.minus.high, others) & other_is_minus);
+  constexpr uint32_t kPlus = 0x3F3F3F3FU;
+  const uint32_t codes = word & 0x77777777U;
+  first = select_bytes(table.low, table.high, codes) & (sign_bytes(word) | kPlus);
+  second = select_bytes(table.low, table.high, codes >> 16) & (sign_bytes(word << 4) | kPlus);
 }
 
 // E2M1 codes with MXFP4's scale, to E5M2:

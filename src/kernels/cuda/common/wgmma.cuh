@@ -44,6 +44,17 @@ __device__ __forceinline__ uint64_t core_matrix_descriptor(uint32_t address,
          static_cast<uint64_t>((n_stride & 0x3FFFF) >> 4) << 32;
 }
 
+// The lower word of a descriptor of core matrices that lie side by side along N, and the
+// descriptor. Adding to the word is cheaper: it holds address (bits 0 .. 13) and k stride (from bit
+// 16 on), both in 16 bytes.
+__device__ __forceinline__ uint32_t side_by_side_word(uint32_t address, uint32_t k_stride) {
+  return static_cast<uint32_t>(core_matrix_descriptor(address, k_stride, 0));
+}
+__device__ __forceinline__ uint64_t side_by_side_descriptor(uint32_t word) {
+  constexpr uint64_t kCoreMatrixBytes = 128;
+  return (kCoreMatrixBytes >> 4) << 32 | word;
+}
+
 // D = A B (first) and D += A B (add).   A: E5M2 in registers; b: descriptor of an E4M3 tile
 __device__ __forceinline__ void wgmma_e5m2_e4m3_first(float (&d)[4],
                                                       const uint32_t* a,

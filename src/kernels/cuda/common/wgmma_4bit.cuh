@@ -13,7 +13,7 @@ namespace nibble::kernels::cuda {
 #define NIBBLE_D4(constraint, i) \
   constraint(d[i]), constraint(d[(i) + 1]), constraint(d[(i) + 2]), constraint(d[(i) + 3])
 
-// D = A B.   A: E4M3 in registers
+// D = A B and D += A B (add).   A: E4M3 in registers
 __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[4], const uint32_t* a, uint64_t b) {
   asm volatile(
       "{\n\t.reg .pred accumulate;\n\tsetp.ne.b32 accumulate, 0, 0;\n\t"
@@ -21,6 +21,15 @@ __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[4], const uint32_t* a, 
       "%0,%1,%2,%3}, "
       "{%4,%5,%6,%7}, %8, accumulate, 1, 1;\n\t}"
       : NIBBLE_D4("=f", 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wgmma_e4m3_rs_add(float (&d)[4], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "{\n\t.reg .pred accumulate;\n\tsetp.ne.b32 accumulate, 1, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {"
+      "%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, %8, accumulate, 1, 1;\n\t}"
+      : NIBBLE_D4("+f", 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[8], const uint32_t* a, uint64_t b) {

@@ -16,9 +16,6 @@ constexpr std::string_view kH200Memcheck = "NVIDIA H200, 2026-11-30, memcheck on
 // The same sums in double, by a program of its own; the sanitizers have not seen this form yet.
 constexpr std::string_view kH200Alone = "NVIDIA H200, 2026-11-30, without sanitizers";
 
-// The kernel for one token has changed since tests/cuda last ran to its end.
-constexpr std::string_view kH200OneRow = "NVIDIA H200, 2026-11-30, one token in an earlier form";
-
 // clang-format off
 constexpr KernelInfo kTable[] = {
     {.name = "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode",
@@ -28,7 +25,7 @@ constexpr KernelInfo kTable[] = {
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
      .slot_rows = {1, 8, 16}, .joins_down = true,
-     .status = Status::kCompiled, .verified = kH200OneRow},
+     .status = Status::kCompiled, .verified = kH200Memcheck},
     // Sums in another order than the row before, so that a token depends on how many there are.
     {.name = "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.prefill",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kMxfp4,
@@ -45,23 +42,40 @@ constexpr KernelInfo kTable[] = {
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
      .slot_rows = {1, 8, 16}, .joins_down = true,
-     .status = Status::kCompiled, .verified = kH200OneRow},
-    {.name = "grouped_matmul.nvfp4.fp8.sm_90.tensor_core",
+     .status = Status::kCompiled, .verified = kH200Memcheck},
+    // Slots of one row sum in another order than the others.
+    {.name = "grouped_matmul.nvfp4.fp8.sm_90.tensor_core.decode",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
      .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true,
-     .status = Status::kCompiled, .verified = kH200OneRow},
-    {.name = "grouped_matmul.int4_g32.fp8.sm_90.tensor_core",
+     .slot_rows = {1, 8, 16}, .joins_down = true, .is_batch_invariant = false,
+     .status = Status::kCompiled, .verified = kH200Memcheck},
+    {.name = "grouped_matmul.nvfp4.fp8.sm_90.tensor_core.invariant",
+     .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
+     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
+     .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
+                .shared_bytes = 227 << 10},
+     .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
+     .slot_rows = {8, 16},
+     .status = Status::kCompiled, .verified = kH200Memcheck},
+    {.name = "grouped_matmul.int4_g32.fp8.sm_90.tensor_core.decode",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kInt4Group32,
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
      .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true,
-     .status = Status::kCompiled, .verified = kH200OneRow},
+     .slot_rows = {1, 8, 16}, .joins_down = true, .is_batch_invariant = false,
+     .status = Status::kCompiled, .verified = kH200Alone},
+    {.name = "grouped_matmul.int4_g32.fp8.sm_90.tensor_core.invariant",
+     .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kInt4Group32,
+     .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,
+     .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
+                .shared_bytes = 227 << 10},
+     .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
+     .slot_rows = {8, 16},
+     .status = Status::kCompiled, .verified = kH200Alone},
     // A token's split depends on how many there are.
     {.name = "sparse_attention.bf16.sm_90.tensor_core.d512", .op = Op::kSparseAttention,
      .activation = Activation::kBf16, .unit = ComputeUnit::kTensorCore, .target = kSm90,

@@ -3,7 +3,8 @@
 // Device code only.
 //
 // Ring: the weight stages of one warpgroup, filled by the producer. Activations: rows in
-// core-matrix order, 16 bytes of k of all rows side by side.
+// core-matrix order, 16 bytes of k of all rows side by side; a single row: see PlainRow and
+// DiagonalRow.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +53,28 @@ __device__ __forceinline__ int part_begin(int stages, int part) {
   return min(part * part_stages(stages), stages);
 }
 
-// The activations that a block holds.
+// Rows of activations that a block holds. A tile is the descriptor of the first 32 k.
 struct StagedRows {
-  uint64_t descriptor;    // of the first 32 k
-  uint64_t zeros_first;   // first 16 k of zeros, then k 16 .. 31
-  uint64_t zeros_second;  // k 0 .. 15, then zeros
-  const float* scales;    // [k / 128][rows]
-  const uint4* tables;    // in shared memory
+  using Tile = uint64_t;
+  Tile tile;
+  Tile zeros_first;     // first 16 k of zeros, then k 16 .. 31
+  Tile zeros_second;    // k 0 .. 15, then zeros
+  const float* scales;  // [k / 128][rows]
+  const uint4* tables;  // in shared memory
+
+  static __device__ __forceinline__ uint64_t descriptor(Tile tile) { return tile; }
+};
+// A single one. Who reads it changes rows, so that the tile is not in uniform registers, where
+// adding to its lower word alone is cheaper.
+struct StagedRow {
+  using Tile = uint32_t;
+  Tile tile;            // side_by_side_word()
+  const float* scales;  // [k / 128]
+  const uint4* tables;  // in shared memory
+
+  static __device__ __forceinline__ uint64_t descriptor(Tile tile) {
+    return side_by_side_descriptor(tile);
+  }
 };
 
 // sum += acc; acc = 0.
@@ -71,10 +87,104 @@ __device__ __forceinline__ void flush(float (&sum)[kAccumulators], float (&acc)[
   }
 }
 
+// A single row in shared memory, its codes side by side. It is column 0 of the core matrices; their
+// other columns overlap with what comes next, and nobody sees their sums.
+struct PlainRow {
+  static constexpr bool kHasZeros = false;
+
+  __host__ __device__ static constexpr int bytes(int k) { return k; }
+  // Where 16 values of k lie, in bytes.
+  __host__ __device__ static constexpr int place(int chunk) { return chunk * 16; }
+};
+
+// A single row whose core matrix j of every 128 k is zero but for column j, so that one product of
+// 128 k gives the sums of its eight groups of 16 in the eight columns. Core matrices overlap: each
+// is a window of eight places of 16 bytes in which one place is taken, and 42 places serve 128 k.
+struct DiagonalRow {
+  static constexpr bool kHasZeros = true;
+  static constexpr int kBlockPlaces = 42;
+
+  // The first place of core matrix j. Of two neighbours the second lies behind the first, as
+  // strides between them have to be positive.
+  __host__ __device__ static constexpr int first_place(int j) {
+    return static_cast<int>(0x1E140B00261B1208U >> (8 * j) & 0xFFU);
+  }
+  __host__ __device__ static constexpr int bytes(int k) {
+    return (k / 128 * kBlockPlaces + 4) * 16;
+  }
+  __host__ __device__ static constexpr int place(int chunk) {
+    const int j = chunk % 8;
+    return (chunk / 8 * kBlockPlaces + first_place(j) + j) * 16;
+  }
+};
+
+// Whether core matrices of DiagonalRow hold what they should, also beside other blocks.
+constexpr bool is_diagonal() {
+  for (int matrix = 8; matrix < 16; ++matrix) {
+    const int j = matrix % 8;
+    const int first = DiagonalRow::kBlockPlaces + DiagonalRow::first_place(j);
+    for (int chunk = 0; chunk < 24; ++chunk) {
+      const int column = DiagonalRow::place(chunk) / 16 - first;
+      if ((chunk == matrix) != (column == j)) return false;
+      if (chunk != matrix && column >= 0 && column < 8) return false;
+    }
+  }
+  return true;
+}
+static_assert(is_diagonal());
+
+// sum += a panel's sums over stages begin .. end - 1, part by part; begin starts a part. `halves`
+// works on half a stage (128 k) at a time: begin() a stage, decode<>() and issue<>() a half's
+// products, add<>() what they gave. The next stage begins between the two additions.
+template <class Halves, int kAccumulators>
+__device__ __forceinline__ void multiply_halves(Halves& halves,
+                                                StageRing& ring,
+                                                int begin,
+                                                int end,
+                                                int stages,
+                                                int lane,
+                                                float (&sum)[kAccumulators]) {
+  float d0[kAccumulators], d1[kAccumulators];
+  uint32_t a0[16], a1[16];
+  const uint8_t* slab = nullptr;
+  // Both products of a stage are waited for inside the body (an accumulator read across the loop
+  // edge would make ptxas serialise them); decoding of the next half runs beside them.
+  const auto begin_stage = [&] {
+    slab = ring.wait();
+    halves.begin(slab, lane);
+    halves.template decode<0>(slab, lane, a0);
+  };
+  float acc[kAccumulators] = {};
+  int left = part_stages(stages);  // of the part
+  if (begin < end) begin_stage();
+#pragma unroll 1
+  for (int stage = begin; stage < end; ++stage) {
+    halves.template issue<0>(stage, d0, a0);
+    halves.template decode<1>(slab, lane, a1);
+    ring.release(lane);
+    halves.template issue<1>(stage, d1, a1);
+    wgmma_wait<1>();
+    hold(d0);
+    halves.template add<0>(stage, acc, d0);
+    if (stage + 1 < end) begin_stage();
+    wgmma_wait<0>();
+    hold(d1);
+    halves.template add<1>(stage, acc, d1);
+    if (--left == 0) {
+      flush(sum, acc);
+      left = part_stages(stages);
+    }
+  }
+  flush(sum, acc);
+}
+
 // MXFP4: the group's exponent is part of an E5M2 code, so that 128 k are one sum.
 struct Mxfp4Panels {
   static constexpr int kSlabBytes = 4 * 512 + 128;
   static constexpr bool kNeedsZeros = false;
+  static constexpr float kSumFactor = 1;  // of outputs over sums
+  // Whether half empty slots of 16 rows are worth a loop of their own.
+  static constexpr bool kHalvesSlots = false;
 
   static __device__ __forceinline__ uint4 table_words() { return {}; }  // folded with scales
 
@@ -109,21 +219,51 @@ struct Mxfp4Panels {
     return *reinterpret_cast<const uint4*>(slab + 2048 + lane / 4 * 16);
   }
 
-  // Issues the four products of 128 k; `step` is the descriptor's distance of 32 k.
-  template <int kAccumulators>
-  static __device__ __forceinline__ void multiply_half(uint64_t descriptor,
-                                                       uint64_t step,
+  // Issues the four products of 128 k.   descriptor_of: (i) of the 32 k from 32 i on
+  template <int kAccumulators, class DescriptorOf>
+  static __device__ __forceinline__ void multiply_half(const DescriptorOf& descriptor_of,
                                                        float (&d)[kAccumulators],
                                                        const uint32_t (&a)[16]) {
     wgmma_fence();
-    wgmma_e5m2_e4m3_first(d, a, descriptor);
-    wgmma_e5m2_e4m3_add(d, a + 4, descriptor + step);
-    wgmma_e5m2_e4m3_add(d, a + 8, descriptor + 2 * step);
-    wgmma_e5m2_e4m3_add(d, a + 12, descriptor + 3 * step);
+    wgmma_e5m2_e4m3_first(d, a, descriptor_of(0));
+    wgmma_e5m2_e4m3_add(d, a + 4, descriptor_of(1));
+    wgmma_e5m2_e4m3_add(d, a + 8, descriptor_of(2));
+    wgmma_e5m2_e4m3_add(d, a + 12, descriptor_of(3));
     wgmma_commit();
   }
 
-  // sum += a panel's sums over stages begin .. end - 1, part by part; begin starts a part.
+  template <class Rows, int kRows>
+  struct Halves {
+    using Tile = typename Rows::Tile;
+    static constexpr Tile kStep = 2 * kRows;  // of 32 k
+    const Rows& rows;
+    int t;
+    uint4 scales;
+
+    __device__ __forceinline__ void begin(const uint8_t* slab, int lane) {
+      scales = scales_of(slab, lane);
+    }
+    template <int kHalf>
+    __device__ __forceinline__ void decode(const uint8_t* slab, int lane, uint32_t (&a)[16]) const {
+      decode_half<kHalf>(slab, scales, lane, a);
+    }
+    template <int kHalf, int kAccumulators>
+    __device__ __forceinline__ void issue(int stage,
+                                          float (&d)[kAccumulators],
+                                          const uint32_t (&a)[16]) const {
+      const Tile first = rows.tile + static_cast<Tile>(stage) * (8 * kStep) + kHalf * 4 * kStep;
+      multiply_half([&](Tile i) { return Rows::descriptor(first + i * kStep); }, d, a);
+    }
+    template <int kHalf, int kAccumulators>
+    __device__ __forceinline__ void add(int stage,
+                                        float (&acc)[kAccumulators],
+                                        const float (&d)[kAccumulators]) const {
+      promote<kRows == 1>(acc, d, rows.scales + (2 * stage + kHalf) * kRows, t);
+    }
+  };
+
+  // sum += a panel's sums over stages begin .. end - 1; begin starts a part. Of 16 rows the first
+  // eight may be multiplied alone: kAccumulators says for how many columns.
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void multiply(StageRing& ring,
                                                   const StagedRows& rows,
@@ -132,43 +272,18 @@ struct Mxfp4Panels {
                                                   int stages,
                                                   int lane,
                                                   float (&sum)[kAccumulators]) {
-    constexpr uint64_t kStep = 2 * kRows;  // descriptor distance of 32 k
-    const int t = lane % 4;
-    float d0[kAccumulators], d1[kAccumulators];
-    uint32_t a0[16], a1[16];
-    uint4 scales{};
-    const uint8_t* slab = nullptr;
-    // Both products of a stage are waited for inside the body (an accumulator read across the loop
-    // edge would make ptxas serialise them); decoding of the next half runs beside them.
-    const auto begin_stage = [&] {
-      slab = ring.wait();
-      scales = scales_of(slab, lane);
-      decode_half<0>(slab, scales, lane, a0);
-    };
-    float acc[kAccumulators] = {};
-    int left = part_stages(stages);  // of the part
-    if (begin < end) begin_stage();
-#pragma unroll 1
-    for (int stage = begin; stage < end; ++stage) {
-      const uint64_t b = rows.descriptor + static_cast<uint64_t>(stage) * (8 * kStep);
-      const float* const stage_scales = rows.scales + 2 * stage * kRows;
-      multiply_half(b, kStep, d0, a0);
-      decode_half<1>(slab, scales, lane, a1);
-      ring.release(lane);
-      multiply_half(b + 4 * kStep, kStep, d1, a1);
-      wgmma_wait<1>();
-      hold(d0);
-      promote<kRows == 1>(acc, d0, stage_scales, t);
-      if (stage + 1 < end) begin_stage();
-      wgmma_wait<0>();
-      hold(d1);
-      promote<kRows == 1>(acc, d1, stage_scales + kRows, t);
-      if (--left == 0) {
-        flush(sum, acc);
-        left = part_stages(stages);
-      }
-    }
-    flush(sum, acc);
+    Halves<StagedRows, kRows> halves{.rows = rows, .t = lane % 4, .scales = {}};
+    multiply_halves(halves, ring, begin, end, stages, lane, sum);
+  }
+
+  // The same for a single row: of rows g and g + 8 of the slab, in lanes with t = 0.
+  using Row = PlainRow;
+  static __device__ __forceinline__ float2
+  multiply_row(StageRing& ring, const StagedRow& row, int begin, int end, int stages, int lane) {
+    float sum[4] = {};
+    Halves<StagedRow, 1> halves{.rows = row, .t = 0, .scales = {}};
+    multiply_halves(halves, ring, begin, end, stages, lane, sum);
+    return {sum[0], sum[2]};
   }
 };
 
@@ -185,10 +300,17 @@ __device__ __forceinline__ void add_scaled(float (&sum)[kAccumulators],
   }
 }
 
+// Of the four lanes with the same g, in all of them.
+__device__ __forceinline__ float quad_sum(float value) {
+  value += __shfl_xor_sync(~0U, value, 1);
+  return value + __shfl_xor_sync(~0U, value, 2);
+}
+
 // NVFP4: products of 16 k, each multiplied by its row's scale. A product of 32 k has zeros in the
 // other half of the activations.
 struct Nvfp4Scaling {
   static constexpr bool kNeedsZeros = true;
+  static constexpr float kSumFactor = 1;
   static constexpr int kProducts = 4;  // of 64 k
 
   using Tables = E4m3Table;
@@ -228,29 +350,33 @@ struct Nvfp4Scaling {
       }
     }
   }
+  // Of DiagonalRow, whose columns 2t and 2t + 1 are groups with scales of their own.
+  static __device__ __forceinline__ float2 scaled_groups(const float (&d)[4], uint32_t scales) {
+    float of[4];
+    from_e4m3x4(scales, of);
+    return {fmaf(of[2], d[1], of[0] * d[0]), fmaf(of[3], d[3], of[1] * d[2])};
+  }
 };
 
-// INT4: products of 32 k, each multiplied by its row's bf16 scale.
+// INT4: products of 32 k, each multiplied by its row's bf16 scale. Codes are decoded to a quarter
+// of their value.
 struct Int4Scaling {
   static constexpr bool kNeedsZeros = false;
+  static constexpr float kSumFactor = 4;
   static constexpr int kProducts = 2;  // of 64 k
 
-  using Tables = Int4Tables;
-  static __device__ __forceinline__ uint4 table_words() {  // 0 .. 7; -8, -1 .. -7
-    return {0x44403800U, 0x4E4C4A48U, 0xC4C0B8D0U, 0xCECCCAC8U};
-  }
-  static __device__ __forceinline__ Tables tables(const uint4& words) {
-    return {.plus = {words.x, words.y}, .minus = {words.z, words.w}};
-  }
+  using Tables = Int4Table;
+  static __device__ __forceinline__ uint4 table_words() { return {0xB4B0A8C0U, 0xBEBCBAB8U, 0, 0}; }
+  static __device__ __forceinline__ Tables tables(const uint4& words) { return {words.x, words.y}; }
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void issue(const StagedRows& rows,
                                                int group,
                                                float (&d)[kProducts][kAccumulators],
                                                const uint32_t (&a)[8]) {
     constexpr uint64_t kStep = 2 * kRows;
-    const uint64_t b = rows.descriptor + static_cast<uint64_t>(group) * kStep;
-    wgmma_e4m3_rs(d[0], a, b);
-    wgmma_e4m3_rs(d[1], a + 4, b + kStep);
+    const uint64_t first = rows.tile + static_cast<uint64_t>(group) * kStep;
+    wgmma_e4m3_rs(d[0], a, first);
+    wgmma_e4m3_rs(d[1], a + 4, first + kStep);
   }
   template <bool kIsFirst, int kAccumulators>
   static __device__ __forceinline__ void add_products(float (&sum)[kAccumulators],
@@ -261,22 +387,27 @@ struct Int4Scaling {
     add_scaled<false>(
         sum, d[1], __uint_as_float(scales.y << 16), __uint_as_float(scales.y & 0xFFFF0000U));
   }
+  // Of DiagonalRow, whose columns 2t and 2t + 1 are the halves of a group.
+  static __device__ __forceinline__ float2 scaled_groups(const float (&d)[4], uint32_t scales) {
+    return {__uint_as_float(scales << 16) * (d[0] + d[1]),
+            __uint_as_float(scales & 0xFFFF0000U) * (d[2] + d[3])};
+  }
 };
 
-// Formats whose scales multiply sums. A step is 64 k: its products are in flight while the next
-// step's codes are decoded.
+// Formats whose scales multiply sums. For several rows a step is 64 k: its products are in flight
+// while the next step's codes are decoded.
 template <class Scaling>
 struct ScaledPanels {
   static constexpr int kSlabBytes = 4 * 512 + 256;
   static constexpr bool kNeedsZeros = Scaling::kNeedsZeros;
+  static constexpr float kSumFactor = Scaling::kSumFactor;
+  static constexpr bool kHalvesSlots = true;
+  using Tables = typename Scaling::Tables;
 
   static __device__ __forceinline__ uint4 table_words() { return Scaling::table_words(); }
 
-  static __device__ __forceinline__ void decode_step(const typename Scaling::Tables& tables,
-                                                     const uint8_t* slab,
-                                                     int step,
-                                                     int lane,
-                                                     uint32_t (&a)[8]) {
+  static __device__ __forceinline__ void decode_step(
+      const Tables& tables, const uint8_t* slab, int step, int lane, uint32_t* a) {
     const uint4 words = *reinterpret_cast<const uint4*>(slab + step * 512 + lane * 16);
     decode_panel_word(words.x, tables, a[0], a[2]);
     decode_panel_word(words.y, tables, a[1], a[3]);
@@ -293,7 +424,7 @@ struct ScaledPanels {
                                                   int stages,
                                                   int lane,
                                                   float (&sum)[kAccumulators]) {
-    const typename Scaling::Tables tables = Scaling::tables(*rows.tables);
+    const Tables tables = Scaling::tables(*rows.tables);
     const int t = lane % 4;
     float d[Scaling::kProducts][kAccumulators], scaled[kAccumulators];
     uint32_t a[2][8];
@@ -332,7 +463,7 @@ struct ScaledPanels {
           Scaling::template add_products<true>(scaled, d, uint2{half.x, half.y});
         } else {
           Scaling::template add_products<false>(scaled, d, uint2{half.z, half.w});
-          promote<kRows == 1>(acc, scaled, rows.scales + (2 * stage + step / 2) * kRows, t);
+          promote<false>(acc, scaled, rows.scales + (2 * stage + step / 2) * kRows, t);
         }
       }
       if (--left == 0) {
@@ -341,6 +472,60 @@ struct ScaledPanels {
       }
     }
     flush(sum, acc);
+  }
+
+  // A single row: the columns of a product are sums of different groups, so that a thread scales
+  // what it holds by two or four scales for 128 k, and only the end adds what the threads have.
+  struct Halves {
+    const StagedRow& row;
+    Tables tables;
+    uint32_t scales[2];  // of this thread's groups in both halves
+    uint32_t second;     // scales[1] of the stage before, when the next has begun
+
+    __device__ __forceinline__ void begin(const uint8_t* slab, int lane) {
+      const uint8_t* const source = slab + 2048 + lane * 4;
+      scales[0] = *reinterpret_cast<const uint32_t*>(source);
+      scales[1] = *reinterpret_cast<const uint32_t*>(source + 128);
+    }
+    template <int kHalf>
+    __device__ __forceinline__ void decode(const uint8_t* slab, int lane, uint32_t (&a)[16]) const {
+      decode_step(tables, slab, 2 * kHalf, lane, a);
+      decode_step(tables, slab, 2 * kHalf + 1, lane, a + 8);
+    }
+    template <int kHalf>
+    __device__ __forceinline__ void issue(int stage, float (&d)[4], const uint32_t (&a)[16]) const {
+      const uint32_t block =
+          row.tile + static_cast<uint32_t>((2 * stage + kHalf) * DiagonalRow::kBlockPlaces);
+      // Core matrices 2 i and 2 i + 1: where the first begins and how far away the second is.
+      const auto matrices = [&](int i) {
+        const int first_place = DiagonalRow::first_place(2 * i);
+        const int distance = DiagonalRow::first_place(2 * i + 1) - first_place;
+        return side_by_side_descriptor(block +
+                                       static_cast<uint32_t>(first_place + (distance << 16)));
+      };
+      wgmma_fence();
+      wgmma_e4m3_rs(d, a, matrices(0));
+      wgmma_e4m3_rs_add(d, a + 4, matrices(1));
+      wgmma_e4m3_rs_add(d, a + 8, matrices(2));
+      wgmma_e4m3_rs_add(d, a + 12, matrices(3));
+      wgmma_commit();
+    }
+    template <int kHalf>
+    __device__ __forceinline__ void add(int stage, float (&acc)[4], const float (&d)[4]) {
+      const float x_scale = row.scales[2 * stage + kHalf];
+      const float2 groups = Scaling::scaled_groups(d, kHalf == 0 ? scales[0] : second);
+      acc[0] = fmaf(x_scale, groups.x, acc[0]);
+      acc[2] = fmaf(x_scale, groups.y, acc[2]);
+      if (kHalf == 0) second = scales[1];
+    }
+  };
+  using Row = DiagonalRow;
+  static __device__ __forceinline__ float2
+  multiply_row(StageRing& ring, const StagedRow& row, int begin, int end, int stages, int lane) {
+    float sum[4] = {};
+    Halves halves{.row = row, .tables = Scaling::tables(*row.tables), .scales = {}, .second = 0};
+    multiply_halves(halves, ring, begin, end, stages, lane, sum);
+    return {quad_sum(sum[0]), quad_sum(sum[2])};
   }
 };
 

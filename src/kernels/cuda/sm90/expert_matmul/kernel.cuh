@@ -7,8 +7,9 @@
 // decoded codes stay in registers (formats.cuh).
 //
 // The warpgroups of a block work on different panels, each over all of k. A sum is that of the
-// quarters of k in ascending order, which one_row_kernel.cuh gives to different warpgroups: its
-// bits do not depend on the slots' rows.
+// quarters of k in ascending order, which one_row_kernel.cuh gives to different warpgroups: with
+// MXFP4 its bits do not depend on the slots' rows. With formats whose scales are in sums, slots of
+// 16 rows that are half empty are multiplied as slots of 8.
 //
 // Bytes: 0.53 (MXFP4) or 0.56 per weight of each distinct expert, read once per slot. FLOPs: 2 n k
 // per pair.
@@ -131,6 +132,7 @@ struct SlotRows {
   static constexpr int kColumns = kRows / 4;  // of this thread
   int expert;
   int row_pair;         // of the row whose activations this thread copies
+  bool is_half;         // no row beyond the first eight
   int pairs[kColumns];  // of columns 2t, 2t + 1 of each tile; -1: none
   float weights[kColumns];
 
@@ -144,6 +146,8 @@ struct SlotRows {
       pairs[tile * 2] = two.x;
       pairs[tile * 2 + 1] = two.y;
     }
+    // Pairs come first in a slot: column 8 is taken if any behind it is.
+    is_half = kColumns > 2 && __shfl_sync(~0U, pairs[kColumns - 2], 0) < 0;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       weights[i] = pairs[i] < 0 || params.pair_weights == nullptr
@@ -173,6 +177,26 @@ __device__ __forceinline__ void load_activations(const ExpertMatMulParams& param
     const uint4 codes = x_row < 0 ? uint4{0, 0, 0, 0} : __ldcg(source + i);
     *reinterpret_cast<uint4*>(activations + (i * kRows + row) * 16) = codes;
   }
+}
+
+// acc += a panel times a slot's rows; `is_half`: the first eight.
+template <class Panels, int kRows, int kAccumulators>
+__device__ __forceinline__ void multiply_panel(StageRing& ring,
+                                               const StagedRows& rows,
+                                               bool is_half,
+                                               int stages,
+                                               int lane,
+                                               float (&acc)[kAccumulators]) {
+  if constexpr (kRows > 8 && Panels::kHalvesSlots) {
+    if (is_half) {
+      float half[4] = {};
+      Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, half);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[i] += half[i];
+      return;
+    }
+  }
+  Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
 }
 
 // Block: the consumers, then the producers.
@@ -245,7 +269,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     return core_matrix_descriptor(address, next_16_k - address, 128);
   };
   const StagedRows rows{
-      .descriptor = tile(x_address, x_address + Layout::kTileStride),
+      .tile = tile(x_address, x_address + Layout::kTileStride),
       .zeros_first = tile(shared_address(first_zeros), x_address + Layout::kTileStride),
       .zeros_second = tile(x_address, shared_address(last_zeros)),
       .scales = scales,
@@ -272,9 +296,10 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     const int slab = panel * 4 + warp_in_group;
     const float* const multipliers =
         params.row_multipliers + static_cast<size_t>(slot.expert) * params.n + slab * 16;
-    const float top = __ldg(multipliers + g), bottom = __ldg(multipliers + g + 8);
+    const float top = __ldg(multipliers + g) * Panels::kSumFactor;
+    const float bottom = __ldg(multipliers + g + 8) * Panels::kSumFactor;
     float acc[kAccumulators] = {};
-    Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
+    multiply_panel<Panels, kRows>(ring, rows, slot.is_half, stages, lane, acc);
 #pragma unroll
     for (int i = 0; i < kAccumulators / 2; ++i) {
       const int column = i / 2 * 4 + i % 2;

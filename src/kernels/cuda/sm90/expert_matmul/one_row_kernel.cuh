@@ -5,8 +5,8 @@
 // the second's, so that all blocks work on the same few slots at a time and the activated rows of
 // the first slots are complete long before the second product asks for them. There are too few
 // panels to give every warpgroup its own: four share a panel, each with a quarter of k. Quarters
-// are added in ascending order, as in kernel.cuh, so that a row has the same bits alone and among
-// others.
+// are added in ascending order. With MXFP4 that is the order of kernel.cuh, so that a row has the
+// same bits alone and among others; formats with scales in sums have an order of their own here.
 //
 // The consumers do nothing but decode and multiply; four more warps work for them:
 //  - one keeps the warpgroups' rings of weight stages flowing, by bulk copies and across the
@@ -20,7 +20,7 @@
 // Blocks wait for each other, so all of them have to be resident: the grid is one block per
 // multiprocessor, and the next launch is not let in before all have begun.
 //
-// A row needs its own bytes only: the other columns of a core matrix overlap with what comes next.
+// How a row lies in shared memory is the format's: PlainRow or DiagonalRow.
 //
 // Bytes: 0.53 (MXFP4) or 0.56 per weight of each expert. FLOPs: 2 n k per pair and product.
 #pragma once
@@ -46,14 +46,14 @@ struct OneRowLayout {
   static constexpr int kMaxRingSlots = 8;
   static constexpr int kRowBuffers = 4;
   static constexpr int kPanelBuffers = 4;
-  // Shared memory of a block: rings, parts of panels, zeros, rows of activations, zeros (which also
-  // take the overlap of the last core matrix), scales.
+  // Shared memory of a block: rings, parts of panels, rows of activations, scales, and what the
+  // last core matrix overlaps with.
   static constexpr int kPartBytes = kPanelBuffers * kParts * 64 * 4;
-  static constexpr int kZeroBytes = 128;
+  static constexpr int kOverlapBytes = 128;
 
   // k: the larger one.
   __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return kPartBytes + 2 * kZeroBytes + kRowBuffers * (k + k / 128 * 4);
+    return kPartBytes + kRowBuffers * (Panels::Row::bytes(k) + k / 128 * 4) + kOverlapBytes;
   }
 };
 
@@ -159,7 +159,8 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
     const ExpertMatMulParams& product = params.products[unit.product];
     const float* const multipliers =
         product.row_multipliers + static_cast<size_t>(expert) * product.n + unit.panel * 64 + row;
-    const float top = __ldg(multipliers), bottom = __ldg(multipliers + 8);
+    const float top = __ldg(multipliers) * Panels::kSumFactor;
+    const float bottom = __ldg(multipliers + 8) * Panels::kSumFactor;
     const float weight =
         product.pair_weights == nullptr ? 1.0f : __ldcg(product.pair_weights + unit.slot);
     barrier_wait(full + 8 * turn.index, turn.parity);
@@ -190,6 +191,7 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
 constexpr int kRowThreads = 64;  // that bring rows
 
 // Copies a row's codes and scales.
+template <class Row>
 __device__ __forceinline__ void copy_row(
     const ExpertMatMulParams& product, int x_row, int thread, uint8_t* codes, float* scales) {
   const int blocks = product.k / 16, groups = product.k / 128;
@@ -199,12 +201,13 @@ __device__ __forceinline__ void copy_row(
   if (thread < groups) scales[thread] = __ldcg(source_scales + thread);
 #pragma unroll 4
   for (int i = thread; i < blocks; i += kRowThreads) {
-    reinterpret_cast<uint4*>(codes)[i] = __ldcg(source + i);
+    *reinterpret_cast<uint4*>(codes + Row::place(i)) = __ldcg(source + i);
   }
 }
 
 // The same for a row of bf16, which it quantises. Each warp takes 128 values at a time, and reads
 // kBatch times as many before it begins.
+template <class Row>
 __device__ __forceinline__ void quantize_row(
     const ExpertMatMulParams& product, int x_row, int thread, uint8_t* codes, float* scales) {
   constexpr int kBatch = 8, kWarps = kRowThreads / 32;
@@ -229,7 +232,7 @@ __device__ __forceinline__ void quantize_row(
       const float amax =
           warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
       const uint32_t exponent = e4m3_scale_exponent(amax);
-      reinterpret_cast<uint32_t*>(codes)[group * 32 + lane] =
+      *reinterpret_cast<uint32_t*>(codes + Row::place(group * 8 + lane / 4) + lane % 4 * 4) =
           to_e4m3x4(v, inverse_power_of_two(exponent));
       if (lane == 0) scales[group] = power_of_two(exponent);
     }
@@ -247,6 +250,7 @@ __device__ __forceinline__ void bring_rows(const OneRowParams& params,
                                            float* scales,
                                            uint32_t full,
                                            uint32_t empty) {
+  using Row = typename Panels::Row;
   constexpr int kLoaders = 1;  // named barrier of the two warps
   BufferTurn<OneRowLayout<Panels>::kRowBuffers> turn;
   int last_row = 0;
@@ -260,7 +264,7 @@ __device__ __forceinline__ void bring_rows(const OneRowParams& params,
     last_row = row;
     barrier_wait(empty + 8 * turn.index, turn.parity ^ 1);
     const ExpertMatMulParams& product = params.products[unit.product];
-    uint8_t* const own_codes = codes + turn.index * max_k;
+    uint8_t* const own_codes = codes + turn.index * Row::bytes(max_k);
     float* const own_scales = scales + turn.index * (max_k / 128);
     if (unit.product == 1 && expert >= 0) {
       if (thread == 0) {
@@ -269,12 +273,12 @@ __device__ __forceinline__ void bring_rows(const OneRowParams& params,
         }
       }
       named_barrier_sync(kLoaders, kRowThreads);
-      quantize_row(product, unit.slot, thread, own_codes, own_scales);
+      quantize_row<Row>(product, unit.slot, thread, own_codes, own_scales);
     } else if (unit.product == 0) {
       if (product.x_bf16 != nullptr) {
-        quantize_row(product, row, thread, own_codes, own_scales);
+        quantize_row<Row>(product, row, thread, own_codes, own_scales);
       } else {
-        copy_row(product, row, thread, own_codes, own_scales);
+        copy_row<Row>(product, row, thread, own_codes, own_scales);
       }
     }
     fence_async_proxy();
@@ -295,6 +299,7 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
                                   1)
     one_row_expert_matmul(const OneRowParams params, int num_ring_slots) {
   using Layout = OneRowLayout<Panels>;
+  using Row = typename Panels::Row;
   constexpr int kRowBuffers = Layout::kRowBuffers, kPanelBuffers = Layout::kPanelBuffers;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t ring_barriers[2 * kParts * Layout::kMaxRingSlots];
@@ -305,10 +310,9 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
   const int max_k = max(params.products[0].k, params.products[1].k);
   const int ring_bytes = num_ring_slots * Layout::kStageBytes;
   float* const parts = reinterpret_cast<float*>(memory + kParts * ring_bytes);
-  uint8_t* const first_zeros = reinterpret_cast<uint8_t*>(parts) + Layout::kPartBytes;
-  uint8_t* const row_codes = first_zeros + Layout::kZeroBytes;
-  uint8_t* const last_zeros = row_codes + kRowBuffers * max_k;
-  float* const row_scales = reinterpret_cast<float*>(last_zeros + Layout::kZeroBytes);
+  uint8_t* const row_codes = reinterpret_cast<uint8_t*>(parts) + Layout::kPartBytes;
+  const int row_bytes = Row::bytes(max_k);
+  float* const row_scales = reinterpret_cast<float*>(row_codes + kRowBuffers * row_bytes);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t full = shared_address(ring_barriers);
@@ -336,9 +340,10 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
     }
     fence_barrier_init();
   }
-  if (threadIdx.x < Layout::kZeroBytes) {
-    first_zeros[threadIdx.x] = 0;
-    last_zeros[threadIdx.x] = 0;
+  if constexpr (Row::kHasZeros) {
+    for (int i = threadIdx.x; i < kRowBuffers * row_bytes / 16; i += blockDim.x) {
+      reinterpret_cast<uint4*>(row_codes)[i] = {0, 0, 0, 0};
+    }
     fence_async_proxy();
   }
   __syncthreads();
@@ -388,16 +393,12 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
                  .parity = 0};
   keep_in_register(ring.full);
   keep_in_register(ring.empty);
-  const auto tile = [](uint32_t address, uint32_t next_16_k) {
-    return core_matrix_descriptor(address, next_16_k - address, 128);
-  };
-  const auto staged_rows = [&](int buffer) {
-    const uint32_t x_address = shared_address(row_codes) + buffer * max_k;
-    return StagedRows{.descriptor = tile(x_address, x_address + 16),
-                      .zeros_first = tile(shared_address(first_zeros), x_address + 16),
-                      .zeros_second = tile(x_address, shared_address(last_zeros)),
-                      .scales = row_scales + buffer * (max_k / 128),
-                      .tables = &tables};
+  const auto staged_row = [&](int buffer) {
+    // Strides between core matrices of a DiagonalRow differ: who multiplies adds them.
+    return StagedRow{.tile = side_by_side_word(shared_address(row_codes) + buffer * row_bytes,
+                                               Row::kHasZeros ? 0 : 16),
+                     .scales = row_scales + buffer * (max_k / 128),
+                     .tables = &tables};
   };
   wait_for_predecessors();
   if (!has_down) launch_dependents();
@@ -405,7 +406,7 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
 
   BufferTurn<kRowBuffers> row_turn;
   BufferTurn<kPanelBuffers> panel_turn;
-  StagedRows rows{};
+  StagedRow staged{};
   int last_row = 0, held_buffer = -1;
   for (Units units(params); units.has_next();) {
     const Unit unit = take_unit(units);
@@ -418,19 +419,18 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
       last_row = row;
       held_buffer = row_turn.index;
       barrier_wait(row_full + 8 * row_turn.index, row_turn.parity);
-      rows = staged_rows(held_buffer);
+      staged = staged_row(held_buffer);
       row_turn.advance();
     }
     if (__shfl_sync(~0U, lane_expert, unit.slot) < 0) continue;
     const int stages = params.products[unit.product].k / kStageK;
-    float acc[4] = {};  // of eight columns, of which the first is wanted
-    Panels::template multiply<1>(
-        ring, rows, part_begin(stages, group), part_begin(stages, group + 1), stages, lane, acc);
+    const float2 sums = Panels::multiply_row(
+        ring, staged, part_begin(stages, group), part_begin(stages, group + 1), stages, lane);
     barrier_wait(panel_empty + 8 * panel_turn.index, panel_turn.parity ^ 1);
     if (t == 0) {
       float* const own = parts + (panel_turn.index * kParts + group) * 64 + warp_in_group * 16 + g;
-      own[0] = acc[0];
-      own[8] = acc[2];
+      own[0] = sums.x;
+      own[8] = sums.y;
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(panel_full + 8 * panel_turn.index);

@@ -317,7 +317,8 @@ __device__ __forceinline__ void multiply_panel(PrefillRings<Layout>& rings,
       for (int i = 0; i < kGroups; ++i) {
         if (i * kColumnGroup >= rows) break;
         float d[kColumnGroup / 2];
-        Mxfp4Panels::multiply_half(b + i * kTileColumns, kTileStep, d, a[half]);
+        Mxfp4Panels::multiply_half(
+            [&](uint64_t step) { return b + i * kTileColumns + step * kTileStep; }, d, a[half]);
         if (i == 0 && half == 0) {
           Mxfp4Panels::decode_half<1>(slab, Mxfp4Panels::scales_of(slab, lane), lane, a[1]);
           rings.release(rings.packed, lane);
