@@ -145,8 +145,8 @@ Result<void> run_bench_decode(const BenchDecodeFlags& flags) {
     rows.push_back(row);
   }
   return write_result(flags.json,
-                      tools::decode_json(measured.roofs, rows),
-                      tools::decode_text(measured.roofs, rows));
+                      tools::decode_json(measured.roofs, measured.model().graphs(), rows),
+                      tools::decode_text(measured.roofs, measured.model().graphs(), rows));
 }
 
 Result<void> run_bench_prefill(const BenchPrefillFlags& flags) {

@@ -140,15 +140,20 @@ struct PlanBatch {
   double bytes_per_device = 0;  // weights and cache
   double kv_bytes = 0;          // of all sequences
   double exchange_seconds = 0;
-  double bound_seconds = 0;  // bytes_per_device at the read rate, and the exchange
+  double bound_seconds = 0;   // bytes_per_device at the read rate, and the exchange
+  double launch_seconds = 0;  // beside them, however few bytes there are; of GPUs
   double bound_tok_s() const { return bound_seconds > 0 ? batch / bound_seconds : 0; }
+  // Where a step reaches `share` of the bound between its launches.
+  double expected_tok_s(double share) const {
+    return bound_seconds > 0 ? batch / (bound_seconds / share + launch_seconds) : 0;
+  }
 };
 
 struct PlanPerformance {
   std::vector<PlanBatch> batches;
   int32_t num_experts = 0;  // routed, of a layer
   int32_t choices = 0;      // of a token
-  double low_share = 0;     // expected tokens per second, as shares of the bound
+  double low_share = 0;     // of the bound that is expected, at least and at most
   double high_share = 0;
   std::string assumption;
 };

@@ -137,7 +137,10 @@ Value performance_json(const Plan& plan) {
          {"bytes_per_device", std::round(step.bytes_per_device)},
          {"bound_ms", step.bound_seconds * 1e3},
          {"bound_tok_s", bound},
-         {"expected_tok_s", Array{Value(bound * p.low_share), Value(bound * p.high_share)}}}));
+         {"launch_ms", step.launch_seconds * 1e3},
+         {"expected_tok_s",
+          Array{Value(step.expected_tok_s(p.low_share)),
+                Value(step.expected_tok_s(p.high_share))}}}));
   }
   return make_object({{"read_bytes_per_s", plan.options.device.read_bytes_per_s},
                       {"batches", std::move(batches)},

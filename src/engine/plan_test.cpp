@@ -195,6 +195,9 @@ TEST(PlanSteps, BytesOfOneDevice) {
   }
   const Plan h200 = make_plan(flash(), {}, on("h200"));
   EXPECT_NEAR(h200.performance->batches[0].bound_seconds * 1e3, 11.217e9 / 4.6e12 * 1e3, 0.02);
+  // 524 launches of 1 us are there however few bytes a step reads.
+  EXPECT_NEAR(h200.performance->batches[0].launch_seconds, 524e-6, 1e-9);
+  EXPECT_NEAR(h200.performance->batches[0].expected_tok_s(0.85), 295, 2);
 }
 
 // --- spec "deepseek-v4" 6.2: cache; in BF16, with rings that drafts may be taken back from ---

@@ -247,8 +247,8 @@ void append_performance(std::string& out, const Plan& plan) {
         gb((step.weight_bytes + step.kv_bytes) / step.batch),
         step.bound_seconds * 1e3,
         step.bound_tok_s(),
-        step.bound_tok_s() * p.low_share,
-        step.bound_tok_s() * p.high_share);
+        step.expected_tok_s(p.low_share),
+        step.expected_tok_s(p.high_share));
   }
   out += "  expected: " + p.assumption + "\n";
 }
@@ -336,8 +336,8 @@ void append_row(std::string& out, const Plan& plan, size_t width) {
                        step == nullptr
                            ? "-"
                            : fmt::format("{:.0f}-{:.0f} of {:.0f}",
-                                         step->bound_tok_s() * plan.performance->low_share,
-                                         step->bound_tok_s() * plan.performance->high_share,
+                                         step->expected_tok_s(plan.performance->low_share),
+                                         step->expected_tok_s(plan.performance->high_share),
                                          step->bound_tok_s()));
   }
   out += "\n";

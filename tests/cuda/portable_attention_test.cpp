@@ -112,8 +112,10 @@ struct KeyLists {
 };
 
 struct AttentionInputs {
-  AttentionInputs(const AttentionShape& shape, const std::vector<KeyCounts>& counts, uint32_t seed)
-      : shape(shape),
+  AttentionInputs(const AttentionShape& of_shape,
+                  const std::vector<KeyCounts>& counts,
+                  uint32_t seed)
+      : shape(of_shape),
         m(static_cast<int32_t>(counts.size())),
         random(seed),
         q(random_bf16(static_cast<size_t>(m * shape.heads * shape.width), random)),
@@ -398,7 +400,7 @@ TEST_F(PortableAttention, SelectsTheBestOfFewScores) {
   for (size_t i = 0; i < counts.size() * kColumns; ++i) {
     // Few different values, so that ties cross every bound; zeros of both signs, NaN, infinities.
     const float value = std::floor(normal(random) * 4);
-    const uint32_t special = random() % 40;
+    const auto special = static_cast<uint32_t>(random() % 40);
     scores.push_back(special == 0   ? std::numeric_limits<float>::quiet_NaN()
                      : special == 1 ? -INFINITY
                      : special == 2 ? -0.0f

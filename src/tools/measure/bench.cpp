@@ -193,8 +193,13 @@ Result<Spread> time_passes(const Pass& pass, int32_t repeats) {
   return spread_of(std::move(times));
 }
 
-std::string decode_text(const Roofs& roofs, const std::vector<DecodeRow>& rows) {
+std::string decode_text(const Roofs& roofs,
+                        const models::RecordedGraphs& graphs,
+                        const std::vector<DecodeRow>& rows) {
   std::string out = read_text(roofs);
+  if (graphs.count > 0) {
+    out += fmt::format("{} graphs recorded in {:.2f} s\n", graphs.count, graphs.seconds);
+  }
   out += fmt::format("{:>6} {:>8} {:>28} {:>9} {:>9} {:>9} {:>6}\n",
                      "batch",
                      "context",
@@ -219,7 +224,9 @@ std::string decode_text(const Roofs& roofs, const std::vector<DecodeRow>& rows) 
   return out;
 }
 
-json::Value decode_json(const Roofs& roofs, const std::vector<DecodeRow>& rows) {
+json::Value decode_json(const Roofs& roofs,
+                        const models::RecordedGraphs& graphs,
+                        const std::vector<DecodeRow>& rows) {
   json::Array list;
   for (const DecodeRow& row : rows) {
     list.push_back(json::make_object({{"batch", row.batch},
@@ -230,7 +237,11 @@ json::Value decode_json(const Roofs& roofs, const std::vector<DecodeRow>& rows) 
                                       {"floor_us", floor_us(roofs, row)},
                                       {"share_of_floor", share_of_floor(roofs, row)}}));
   }
-  return json::make_object({{"bench", "decode"}, roofs_member(roofs), {"rows", std::move(list)}});
+  return json::make_object({{"bench", "decode"},
+                            roofs_member(roofs),
+                            {"graphs", graphs.count},
+                            {"graphs_seconds", graphs.seconds},
+                            {"rows", std::move(list)}});
 }
 
 std::string prefill_text(const Roofs& roofs, const PrefillRow& row) {

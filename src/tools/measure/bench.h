@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "device/device.h"
+#include "models/model.h"
 #include "tools/measure/launches.h"
 #include "tools/measure/roofs.h"
 
@@ -28,8 +29,12 @@ struct DecodeRow {
 
   double tok_s() const { return us.median > 0 ? batch / us.median * 1e6 : 0; }
 };
-std::string decode_text(const Roofs& roofs, const std::vector<DecodeRow>& rows);
-json::Value decode_json(const Roofs& roofs, const std::vector<DecodeRow>& rows);
+std::string decode_text(const Roofs& roofs,
+                        const models::RecordedGraphs& graphs,
+                        const std::vector<DecodeRow>& rows);
+json::Value decode_json(const Roofs& roofs,
+                        const models::RecordedGraphs& graphs,
+                        const std::vector<DecodeRow>& rows);
 
 struct PrefillRow {
   int32_t chunk = 0;

@@ -80,12 +80,15 @@ TEST(Profile, JsonHasRowsAndRoofs) {
 
 TEST(DecodeBench, ShareIsOfTheBytesAtTheReadRate) {
   const DecodeRow row{.batch = 16, .context = 1024, .us = {200, 190, 220}, .step_bytes = 100e6};
-  const json::Value value = decode_json(test_roofs(), {row});
+  const models::RecordedGraphs graphs{.count = 12, .seconds = 0.25};
+  const json::Value value = decode_json(test_roofs(), graphs, {row});
   const json::Value& first = value.find("rows")->as_array()->front();
   EXPECT_EQ(first.find("floor_us")->as_double(), 100);
   EXPECT_EQ(first.find("share_of_floor")->as_double(), 0.5);
   EXPECT_EQ(first.find("tok_s")->as_double(), 80'000);
-  EXPECT_THAT(decode_text(test_roofs(), {row}), HasSubstr("50%"));
+  EXPECT_EQ(value.find("graphs_seconds")->as_double(), 0.25);
+  EXPECT_THAT(decode_text(test_roofs(), graphs, {row}),
+              AllOf(HasSubstr("50%"), HasSubstr("12 graphs recorded in 0.25 s")));
 }
 
 TEST(PrefillBench, MfuIsOfTheMeasuredPeak) {

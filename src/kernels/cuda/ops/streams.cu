@@ -268,8 +268,8 @@ template <bool kVectors>
 __global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpArgs args) {
   launch_dependents();
   wait_for_predecessors();
-  const int64_t row = blockIdx.y;
-  const int64_t column = (blockIdx.x * int64_t{kJoinWarps} * 32 + threadIdx.x) * 4,
+  const int64_t row = blockIdx.x;
+  const int64_t column = (blockIdx.y * int64_t{kJoinWarps} * 32 + threadIdx.x) * 4,
                 left = args.hidden - column;
   const int64_t rows = int64_t{args.m} * args.hc_mult;
   const float4 embedded = sum4<kVectors>(
@@ -321,13 +321,14 @@ Result<void> launch_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stre
   const bool is_vector = has_vectors(args.embedded.data, args.hidden) &&
                          has_vectors(args.projected.data, args.hidden) &&
                          has_vectors(args.streams, args.hidden);
-  return launch_kernel(is_vector ? &join_mtp<true> : &join_mtp<false>,
-                       {.grid = static_cast<uint32_t>(ceil_div(args.hidden, kJoinWarps * kGroup)),
-                        .block = kJoinWarps * 32,
-                        .is_dependent = args.is_dependent,
-                        .grid_y = static_cast<uint32_t>(args.m * args.hc_mult)},
-                       stream,
-                       args);
+  return launch_kernel(
+      is_vector ? &join_mtp<true> : &join_mtp<false>,
+      {.grid = static_cast<uint32_t>(args.m * args.hc_mult),
+       .block = kJoinWarps * 32,
+       .is_dependent = args.is_dependent,
+       .grid_y = static_cast<uint32_t>(ceil_div(args.hidden, kJoinWarps * kGroup))},
+      stream,
+      args);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -17,7 +17,7 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr int kIndexerWarps = 8, kIndexerTile = 16;  // entries
-constexpr int kIndexerMaxWidth = 256;
+constexpr int kIndexerMaxWidth = 240;
 
 // DeviceIndexerScoreArgs as the kernel takes them.
 struct PortableIndexerParams {
