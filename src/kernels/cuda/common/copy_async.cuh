@@ -51,5 +51,9 @@ __device__ __forceinline__ void prefetch_bulk(const void* source, int32_t num_by
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(num_bytes)
                : "memory");
 }
+// The same of the line that holds `address`. Its translation is known here afterwards, too.
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
 
 }  // namespace nibble::kernels::cuda

@@ -55,23 +55,31 @@ __device__ __forceinline__ float ordered_warp_max(float x) {
   return __int_as_float(ordered(__reduce_max_sync(~0U, ordered(__float_as_int(x)))));
 }
 
-// A head's query from sums as launch_queries() makes it, to shared memory. The whole warp.
-//   angles: of the head's last 64 columns
-__device__ __forceinline__ void make_query(
-    const SparseAttentionParams& params, int token, int head, const float2* angles, uint16_t* to) {
-  constexpr int kGroups = kKeyWidth / kGroup;
-  const int lane = threadIdx.x % 32;
+// A head's query as sums, four values of each group per lane.
+using QuerySums = float4[kKeyWidth / kGroup];
+__device__ __forceinline__ void read_query(const SparseAttentionParams& params,
+                                           int token,
+                                           int head,
+                                           QuerySums& x) {
   const int64_t row = static_cast<int64_t>(params.heads) * kKeyWidth;
-  const int64_t first = token * row + head * kKeyWidth + lane * 4;
-  float4 x[kGroups];
-  float squares = 0;
+  const int64_t first = token * row + head * kKeyWidth + threadIdx.x % 32 * 4;
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
+  for (int i = 0; i < kKeyWidth / kGroup; ++i) {
     x[i] = sum4<true>(params.q_sums, params.m * row, first + i * kGroup, 4);
   }
+}
+// The query as launch_queries() makes it, to shared memory. The whole warp.
+//   angles: of the head's last 64 columns
+__device__ __forceinline__ void make_query(const QuerySums& x,
+                                           float eps,
+                                           const float2* angles,
+                                           uint16_t* to) {
+  constexpr int kGroups = kKeyWidth / kGroup;
+  const int lane = threadIdx.x % 32;
+  float squares = 0;
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) squares += sum_of_squares(x[i]);
-  const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(kKeyWidth) + params.eps);
+  const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(kKeyWidth) + eps);
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     float4 v = {x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor};
@@ -80,6 +88,22 @@ __device__ __forceinline__ void make_query(
     }
     store_vector(to + i * kGroup + lane * 4, v);
   }
+}
+
+// Touches what a warp reads and writes after the kernels ahead have ended: the translations of
+// these addresses are then at hand, each of which is a trip to memory otherwise.
+//   key: the warp's first
+__device__ __forceinline__ void prepare_addresses(
+    const SparseAttentionParams& params, const TokenKeys& keys, int token, int head, int key) {
+  const int lane = threadIdx.x % 32;
+  const int64_t row = static_cast<int64_t>(params.heads) * kKeyWidth;
+  if (params.q == nullptr && lane < params.q_sums.splits) {
+    prefetch_line(params.q_sums.data + (lane * params.m + token) * row + head * kKeyWidth);
+  }
+  if (lane == 0 && key >= keys.num_window && key < keys.count) {
+    prefetch_line(keys.entry_rows + (key - keys.num_window));
+  }
+  if (threadIdx.x == 0 && params.out.fp8_blocks != nullptr) prefetch_line(params.out.fp8_blocks);
 }
 
 // Grid: (token, head group, split), split fastest.
@@ -175,18 +199,30 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     ready |= keys.is_ready(begin + warp + i * Shape::kWarps) ? 1U << i : 0;
   }
   fetch(begin, ready);
+  prepare_addresses(params, keys, token, first_head + warp, begin + warp);
   if (threadIdx.x < kRotaryPairs) {
     angles[threadIdx.x] = pair_rotation(params, token, static_cast<int>(threadIdx.x));
   }
+  // Of the head that the thread will merge.
+  constexpr int kQuads = kKeyWidth / 4;
+  const auto owned = static_cast<int>(threadIdx.x) / kQuads;
+  const int own_head = first_head + split * Shape::kOwnedHeads + owned;
+  const float sink =
+      owned < Shape::kOwnedHeads ? __ldg(params.sink + own_head) * 1.4426950408889634f : 0;
   __syncthreads();
   wait_for_predecessors();
-  if (params.q != nullptr) read_q();
+  // Before fetch(), which waits for the list.
+  QuerySums query = {};
+  if (params.q != nullptr) {
+    read_q();
+  } else {
+    read_query(params, token, first_head + warp, query);
+  }
   fetch(begin, ~ready);
   if (params.q == nullptr) {
     make_query(
-        params,
-        token,
-        first_head + warp,
+        query,
+        params.eps,
         angles,
         reinterpret_cast<uint16_t*>(memory + Shape::kScoresOffset + warp * Shape::kKeyPitch));
   }
@@ -327,12 +363,8 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   }
 
   // Four neighbouring elements of an owned head per thread.
-  constexpr int kQuads = kKeyWidth / 4;
-  const auto owned = static_cast<int>(threadIdx.x) / kQuads;
   const auto quad = static_cast<int>(threadIdx.x) % kQuads;
   if (owned >= Shape::kOwnedHeads) return;
-  const int head = first_head + split * Shape::kOwnedHeads + owned;
-  const float sink = __ldg(params.sink + head) * 1.4426950408889634f;
   barrier_wait(barrier, 0);
   // Sums of a warp lie by lane: pair p's 4 bytes are word p % 16 / 4 of the 16 bytes of its lane.
   const int pair = quad * 2;
@@ -376,7 +408,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
                     params.m,
                     static_cast<int64_t>(params.heads) * kKeyWidth,
                     token,
-                    head * kGroups + quad / 32,
+                    own_head * kGroups + quad / 32,
                     merged);
 }
 

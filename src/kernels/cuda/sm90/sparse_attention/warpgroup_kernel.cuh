@@ -47,7 +47,7 @@ struct WarpgroupAttention {
 // Barriers, and what the warpgroups tell each other.
 struct WarpgroupAttentionState {
   uint64_t full[2];      // a tile of keys has come
-  uint64_t empty[2];     // and has been used
+  uint64_t empty[2][2];  // and each half of it has been used
   uint64_t weighted[2];  // probabilities and factors have been written
   uint64_t probabilities_free[2];
   uint64_t inverse_ready;  // of one item after the other
@@ -77,9 +77,10 @@ struct AttentionItem {
   int tiles_end;
 
   __device__ __forceinline__
-  AttentionItem(const SparseAttentionParams& params, int index, int split_of, int splits)
-      : token(index / (params.heads / kBlockHeads)),
-        first_head(index % (params.heads / kBlockHeads) * kBlockHeads),
+  AttentionItem(const SparseAttentionParams& params, int item, int split_of, int splits)
+      : index(item),
+        token(item / (params.heads / kBlockHeads)),
+        first_head(item % (params.heads / kBlockHeads) * kBlockHeads),
         split(split_of),
         keys(params, token) {
     const int tiles =
@@ -171,7 +172,7 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int slot = warp / 2, half = warp % 2;
   const uint32_t full = shared_address(&state.full[slot]);
-  const uint32_t empty = shared_address(&state.empty[slot]);
+  const uint32_t empty = shared_address(&state.empty[slot][half]);
   // BF16 chunks lane and lane + 32 of a row are four column blocks apart.
   const uint32_t tile_address =
       keys_address + slot * Shape::kTileBytes + lane / 8 * Shape::kColumnBlockBytes;
@@ -195,7 +196,7 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
     if constexpr (kIsFp8) {
       fetch_fp8_rows(keys_memory + slot * Shape::kTileBytes, half * 32, present, lane, row_of);
     } else {
-#pragma unroll 4
+#pragma unroll 8
       for (int i = 0; i < 32; ++i) {
         const bool is_present = (present >> i & 1) != 0;
         const uint8_t* const source = row_of(i) + lane * 16;
@@ -405,13 +406,17 @@ __device__ __forceinline__ void sum_tiles(const AttentionItem& item,
       const uint64_t p = p_descriptor + k * 2, v = v_descriptor + k * kSixteenRows;
       wgmma_bf16_n128_transposed(out[0], p, v);
       wgmma_bf16_n128_transposed(out[1], p, v + 2 * Shape::kColumnBlockBytes / 16);
+      if (k == Shape::kTileKeys / 32 - 1) wgmma_commit();
     }
     wgmma_commit();
+    // Keys of the first half make room before those of the second have been used.
+    wgmma_wait<1>();
+    if (lane == 0) barrier_arrive(shared_address(&state.empty[slot][0]));
     wgmma_wait<0>();
     hold(out[0]);
     hold(out[1]);
     if (lane == 0) {
-      barrier_arrive(shared_address(&state.empty[slot]));
+      barrier_arrive(shared_address(&state.empty[slot][1]));
       barrier_arrive(shared_address(&state.probabilities_free[slot]));
     }
   }
@@ -692,7 +697,8 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&state.full[i]), 64);
-      barrier_init(shared_address(&state.empty[i]), 8);
+      barrier_init(shared_address(&state.empty[i][0]), 8);
+      barrier_init(shared_address(&state.empty[i][1]), 8);
       barrier_init(shared_address(&state.weighted[i]), 128);
       barrier_init(shared_address(&state.probabilities_free[i]), 8);
     }
