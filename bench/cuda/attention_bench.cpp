@@ -334,6 +334,170 @@ Result<void> measure_scores(device::Device& device, const Run& run, const std::b
   return {};
 }
 
+// How a layer with an indexer selects and attends.
+struct SelectionStep {
+  const char* name;
+  bool in_one_launch, attends;
+};
+constexpr SelectionStep kSelectionSteps[] = {{"select_in_two", false, false},
+                                             {"select_in_one", true, false},
+                                             {"attend_after_two", false, true},
+                                             {"attend_after_one", true, true}};
+
+// Scores, their selection and attention to what it selects, of tokens with `entries` each, in
+// shuffled pages of one pool of index keys and one of keys.
+class SelectionBench {
+ public:
+  static constexpr int32_t kSteps = 48, kSelected = 512, kEntriesPerPage = 64, kIndexKeyBytes = 256;
+
+  static Result<SelectionBench> make(device::Device& device,
+                                     const std::byte* data,
+                                     int32_t tokens,
+                                     int32_t entries) {
+    TRY_ASSIGN(Arena arena, Arena::make(device, int64_t{256} << 20));
+    SelectionBench bench(device, data, std::move(arena), tokens, entries);
+    TRY(bench.fill());
+    return bench;
+  }
+
+  Result<void> step(int32_t i, const SelectionStep& what) {
+    const auto index = static_cast<size_t>(i);
+    DeviceIndexerScoreArgs score{.q = index_q_,
+                                 .head_weights = weights_,
+                                 .keys = {.pool = data_,
+                                          .pages = pages_[index],
+                                          .counts = counts_,
+                                          .max_pages = entries_ / kEntriesPerPage,
+                                          .entries_per_page = kEntriesPerPage},
+                                 .scores = scores_,
+                                 .columns = entries_,
+                                 .m = tokens_,
+                                 .heads = 64,
+                                 .unscored_count = kSelected,
+                                 .num_units = device_->info().num_units,
+                                 .is_dependent = true};
+    if (what.in_one_launch) {
+      score.selection = {.k = kSelected, .indices = selected_, .counters = counters_};
+    }
+    TRY(launch_indexer_score_sm90(score, device_->stream()));
+    if (!what.in_one_launch) {
+      TRY(launch_top_k({.scores = scores_,
+                        .counts = counts_,
+                        .columns = entries_,
+                        .m = tokens_,
+                        .k = kSelected,
+                        .pages = pages_[index],
+                        .max_pages = entries_ / kEntriesPerPage,
+                        .entries_per_page = kEntriesPerPage,
+                        .indices = selected_,
+                        .skips_short_rows = true,
+                        .is_dependent = true},
+                       device_->stream()));
+    }
+    return what.attends ? attend(windows_[index]) : Result<void>{};
+  }
+
+ private:
+  SelectionBench(
+      device::Device& device, const std::byte* data, Arena arena, int32_t tokens, int32_t entries)
+      : device_(&device),
+        data_(data),
+        arena_(std::move(arena)),
+        tokens_(tokens),
+        entries_(entries) {}
+
+  Result<void> fill() {
+    const auto tokens = static_cast<size_t>(tokens_);
+    std::mt19937 random(4);
+    TRY_ASSIGN(index_q_, arena_.upload(random_bf16(int64_t{tokens_} * 64 * 128)));
+    TRY_ASSIGN(weights_, arena_.upload(std::vector<float>(tokens * 64, 0.3f)));
+    TRY_ASSIGN(q_, arena_.upload(random_bf16(int64_t{tokens_} * kHeads * kWidth)));
+    TRY_ASSIGN(sink_, arena_.upload(std::vector<float>(kHeads, 0.5f)));
+    TRY_ASSIGN(counts_, arena_.upload(std::vector<int32_t>(tokens, entries_)));
+    TRY_ASSIGN(selected_counts_, arena_.upload(std::vector<int32_t>(tokens, kSelected)));
+    TRY_ASSIGN(window_counts_, arena_.upload(std::vector<int32_t>(tokens, 128)));
+    TRY_ASSIGN(counters_, arena_.upload(std::vector<int32_t>(tokens, 0)));
+    TRY_ASSIGN(positions_, arena_.upload(std::vector<int32_t>(tokens, 5000)));
+    TRY_ASSIGN(freqs_, arena_.upload(std::vector<float>(32, 0.1f)));
+    selected_ = reinterpret_cast<int32_t*>(arena_.take(int64_t{tokens_} * kSelected * 4));
+    scores_ = reinterpret_cast<float*>(arena_.take(int64_t{tokens_} * entries_ * 4));
+    out_ = arena_.take(fp8_blocks_bytes(tokens_, kHeads * kWidth));
+    constexpr auto kPages = static_cast<uint32_t>(kPoolRows / kEntriesPerPage);
+    for (int32_t i = 0; i < kSteps; ++i) {
+      std::vector<int32_t> pages(tokens * static_cast<size_t>(entries_ / kEntriesPerPage));
+      for (int32_t& page : pages) page = static_cast<int32_t>(random() % kPages);
+      TRY_ASSIGN(int32_t* const table, arena_.upload(pages));
+      TRY_ASSIGN(int32_t* const window, arena_.upload(window_rows(tokens, 128, random)));
+      pages_.push_back(table);
+      windows_.push_back(window);
+    }
+    return {};
+  }
+
+  Result<void> attend(const int32_t* window) {
+    return launch_sparse_attention_sm90({.q = q_,
+                                         .window = {.pool = data_,
+                                                    .rows = window,
+                                                    .counts = window_counts_,
+                                                    .max_rows = 128,
+                                                    .ready_counts = window_counts_},
+                                         .entries = {.pool = data_,
+                                                     .rows = selected_,
+                                                     .counts = selected_counts_,
+                                                     .max_rows = kSelected},
+                                         .kv_dtype = DType::kBf16,
+                                         .sink = sink_,
+                                         .scale = 1.0f / std::sqrt(512.0f),
+                                         .positions = positions_,
+                                         .rotation = {.freqs = freqs_, .num_rotary = 64},
+                                         .out = {.fp8_blocks = out_},
+                                         .m = tokens_,
+                                         .heads = kHeads,
+                                         .num_units = device_->info().num_units,
+                                         .is_dependent = true},
+                                        device_->stream());
+  }
+
+  device::Device* device_;
+  const std::byte* data_;
+  Arena arena_;
+  int32_t tokens_, entries_;
+  uint16_t* index_q_ = nullptr;
+  uint16_t* q_ = nullptr;
+  float* weights_ = nullptr;
+  float* sink_ = nullptr;
+  float* freqs_ = nullptr;
+  float* scores_ = nullptr;
+  int32_t* counts_ = nullptr;
+  int32_t* selected_counts_ = nullptr;
+  int32_t* window_counts_ = nullptr;
+  int32_t* counters_ = nullptr;
+  int32_t* positions_ = nullptr;
+  int32_t* selected_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::vector<int32_t*> pages_, windows_;
+};
+
+Result<void> measure_selection(device::Device& device, const Run& run, const std::byte* data) {
+  for (const int32_t tokens : {1, 16, 64}) {
+    for (const int32_t entries : {1024, 4096, 16384}) {
+      TRY_ASSIGN(SelectionBench bench, SelectionBench::make(device, data, tokens, entries));
+      for (const SelectionStep& what : kSelectionSteps) {
+        const std::string name = fmt::format("{}_of_{}", what.name, entries);
+        if (!run.wants(name)) continue;
+        TRY_ASSIGN(const Spread us,
+                   time_graph_us(device.stream(), SelectionBench::kSteps, [&](int32_t i) {
+                     return bench.step(i, what);
+                   }));
+        const int64_t scored = int64_t{tokens} * entries * (SelectionBench::kIndexKeyBytes + 4);
+        const int64_t attended = what.attends ? int64_t{tokens} * 640 * kKeyBytes : 0;
+        run.print(name, tokens, scored + attended, us);
+      }
+    }
+  }
+  return {};
+}
+
 Result<void> run_all(std::vector<std::string> names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   TRY_ASSIGN(const device::Buffer data, device->allocate(kDataBytes));
@@ -342,6 +506,7 @@ Result<void> run_all(std::vector<std::string> names) {
   TRY(measure_all_attention(*device, run, data.data()));
   TRY(measure_shapes(*device, run, data.data()));
   TRY(measure_scores(*device, run, data.data()));
+  TRY(measure_selection(*device, run, data.data()));
   return measure_top_k(*device, run, data.data());
 }
 

@@ -368,9 +368,16 @@ struct DeviceLatentsArgs {
   bool is_dependent = false;
 };
 
+// The weights of the indexer's heads: columns [column, + Hi) of a product, times `scale`.
+struct DeviceHeadWeights {
+  DeviceSums projections;  // [splits, m, row_width]
+  int32_t row_width = 0;
+  int32_t column = 0;
+  float scale = 0;
+};
+
 // q: every head rms-normed without weight and rotated. With index_q: the indexer's queries rotated
-// (no norm) and head_weights = columns [weights_column, + index_heads) of `projections` times
-// weights_scale.
+// (no norm) and head_weights of `weights`.
 struct DeviceQueriesArgs {
   DeviceSums q_sums;  // [splits, m, H * d]
   DeviceTokens tokens;
@@ -382,10 +389,7 @@ struct DeviceQueriesArgs {
   DeviceSums index_sums;    // [splits, m, index_heads * index_width]; null data: no indexer
   int32_t index_heads = 0;
   int32_t index_width = 0;
-  DeviceSums projections;  // [splits, m, row_width]
-  int32_t row_width = 0;
-  int32_t weights_column = 0;
-  float weights_scale = 0;
+  DeviceHeadWeights weights;
   void* index_q = nullptr;        // [m, index_heads, index_width] bf16
   float* head_weights = nullptr;  // [m, index_heads]
   bool is_dependent = false;
@@ -451,6 +455,15 @@ struct DevicePagedRows {
   int32_t entries_per_page = 0;
 };
 
+// The selection behind scores in the same launch, where KernelInfo::selects has room for it:
+// launches of up to `rows` tokens and `columns` scores. As DeviceTopKArgs with pages and
+// skips_short_rows would select.
+struct DeviceSelection {
+  int32_t k = 0;                // 0: none; else DeviceIndexerScoreArgs::unscored_count
+  int32_t* indices = nullptr;   // [m, k] pool rows
+  int32_t* counters = nullptr;  // [m] zeros before the first launch; launches leave them so
+};
+
 // IndexerScoreArgs on a GPU, everything in device memory. Queries and the weights of their heads
 // come as `q` and `head_weights`, or without them, in launches of up to KernelInfo::max_sum_rows
 // tokens, as products left them: see DeviceQueriesArgs.
@@ -458,11 +471,8 @@ struct DevicePagedRows {
 struct DeviceIndexerScoreArgs {
   const void* q = nullptr;
   const float* head_weights = nullptr;
-  DeviceSums q_sums;       // [splits, m, Hi * width]
-  DeviceSums projections;  // [splits, m, row_width]
-  int32_t row_width = 0;
-  int32_t weights_column = 0;
-  float weights_scale = 0;
+  DeviceSums q_sums;  // [splits, m, Hi * width]
+  DeviceHeadWeights weights;
   const int32_t* positions = nullptr;  // [m] plan data; with q_sums
   DeviceRotation rotation;
   DevicePagedRows keys;
@@ -473,8 +483,9 @@ struct DeviceIndexerScoreArgs {
   int32_t width = 128;
   DType key_dtype = DType::kBf16;  // kF32, kBf16, or kF8E4m3: quant::fp8_index_key rows
   int32_t unscored_count = 0;  // tokens with at most so many entries keep all: nothing is written
-  int32_t num_units = 0;       // streaming multiprocessors
-  bool is_dependent = false;   // launch as a programmatic dependent of the stream's last kernel
+  DeviceSelection selection;
+  int32_t num_units = 0;      // streaming multiprocessors
+  bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
 
 // TopKArgs on a GPU, everything in device memory; what is not selected is -1. With pages, an index

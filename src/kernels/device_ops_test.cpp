@@ -622,10 +622,10 @@ TEST(DeviceQueries, NormsHeadsAndRotatesBothKinds) {
                            .index_sums = {.data = index_sums.data()},
                            .index_heads = 1,
                            .index_width = 2,
-                           .projections = {.data = projections.data()},
-                           .row_width = 3,
-                           .weights_column = 2,
-                           .weights_scale = 0.5f,
+                           .weights = {.projections = {.data = projections.data()},
+                                       .row_width = 3,
+                                       .column = 2,
+                                       .scale = 0.5f},
                            .index_q = index_q.data(),
                            .head_weights = head_weights.data()});
   const auto value = [](uint16_t bits) { return quant::bf16_to_f32(bits); };

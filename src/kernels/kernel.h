@@ -87,6 +87,12 @@ struct Limits {
   int64_t shared_bytes = 0;  // CUDA: shared memory that a block of threads needs
 };
 
+// The largest launches in which a kernel of scores also selects, see DeviceSelection.
+struct SelectLimits {
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
 // How a product on a GPU splits k so that every multiprocessor has work. Without rows it does not.
 struct KSplits {
   int64_t rows = 0;  // of W that a multiprocessor takes at a time
@@ -155,6 +161,7 @@ struct KernelInfo {
   bool gives_fp8 = false;    // products on GPUs: can give DeviceMatMulArgs::y_fp8
   bool gives_forms = false;  // attention on GPUs: gives f32, BF16 and FP8 forms, rotated back
   int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
+  SelectLimits selects = {};  // scores on GPUs
   // Pairs of products: the rows whose products, bit for bit, they make in one launch.
   std::array<std::string_view, 2> pair = {};
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then

@@ -142,18 +142,19 @@ TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
   const DeviceArray<float> weights(kTokens * kHeads);
   const DeviceArray<int32_t> pages(inputs.pages), counts(inputs.counts);
   const DeviceRotation rotation{.freqs = freqs.data(), .num_rotary = 64};
-  const DeviceQueriesArgs queries{.tokens = {.positions = positions.data(), .m = kTokens},
-                                  .head_dim = 512,
-                                  .rotation = rotation,
-                                  .index_sums = {.data = sums.data(), .splits = 2},
-                                  .index_heads = kHeads,
-                                  .index_width = kWidth,
-                                  .projections = {.data = projections.data(), .splits = 2},
-                                  .row_width = kRowWidth,
-                                  .weights_column = kWeightsColumn,
-                                  .weights_scale = 0.25f,
-                                  .index_q = q.data(),
-                                  .head_weights = weights.data()};
+  const DeviceQueriesArgs queries{
+      .tokens = {.positions = positions.data(), .m = kTokens},
+      .head_dim = 512,
+      .rotation = rotation,
+      .index_sums = {.data = sums.data(), .splits = 2},
+      .index_heads = kHeads,
+      .index_width = kWidth,
+      .weights = {.projections = {.data = projections.data(), .splits = 2},
+                  .row_width = kRowWidth,
+                  .column = kWeightsColumn,
+                  .scale = 0.25f},
+      .index_q = q.data(),
+      .head_weights = weights.data()};
   launch_queries(queries, gpu()->stream()).value();
   const size_t size = kTokens * static_cast<size_t>(inputs.columns);
   const DeviceArray<float> expected(size), scores(size);
@@ -172,10 +173,7 @@ TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
   launch_indexer_score_sm90(args, gpu()->stream()).value();
   args.q = nullptr;
   args.q_sums = queries.index_sums;
-  args.projections = queries.projections;
-  args.row_width = kRowWidth;
-  args.weights_column = kWeightsColumn;
-  args.weights_scale = queries.weights_scale;
+  args.weights = queries.weights;
   args.positions = positions.data();
   args.rotation = rotation;
   args.scores = scores.data();
@@ -401,6 +399,102 @@ TEST_F(TopK, TranslatesToPoolRows) {
     index = pages[static_cast<size_t>(index / kPerPage)] * kPerPage + index % kPerPage;
   }
   EXPECT_EQ(indices.to_host(), expected);
+}
+
+// --- both in one launch ---
+
+constexpr int32_t kNotWritten = -7;
+
+// What `inputs` select, by the launch that scores or by one of its own.
+//   num_units: of the GPU, or 0
+std::vector<int32_t> selected_rows(const ScoreCase& inputs,
+                                   int32_t k,
+                                   bool in_one_launch,
+                                   int32_t num_units = 0) {
+  const auto m = static_cast<int32_t>(inputs.counts.size());
+  const DeviceArray<uint16_t> q(to_bf16(inputs.q)), keys(to_bf16(inputs.keys));
+  const DeviceArray<float> weights(inputs.weights);
+  const DeviceArray<int32_t> pages(inputs.pages), counts(inputs.counts);
+  const DeviceArray<float> scores(inputs.counts.size() * static_cast<size_t>(inputs.columns));
+  const DeviceArray<int32_t> indices(
+      std::vector<int32_t>(inputs.counts.size() * static_cast<size_t>(k), kNotWritten));
+  const DeviceArray<int32_t> counters(std::vector<int32_t>(inputs.counts.size(), 0));
+  DeviceIndexerScoreArgs args{.q = q.data(),
+                              .head_weights = weights.data(),
+                              .keys = {.pool = keys.data(),
+                                       .pages = pages.data(),
+                                       .counts = counts.data(),
+                                       .max_pages = inputs.max_pages,
+                                       .entries_per_page = ScoreCase::kEntriesPerPage},
+                              .scores = scores.data(),
+                              .columns = inputs.columns,
+                              .m = m,
+                              .heads = kHeads,
+                              .unscored_count = k,
+                              .num_units = num_units > 0 ? num_units : gpu()->info().num_units};
+  if (in_one_launch) {
+    args.selection = {.k = k, .indices = indices.data(), .counters = counters.data()};
+    // Twice: launches leave the counters as they need them.
+    launch_indexer_score_sm90(args, gpu()->stream()).value();
+    launch_indexer_score_sm90(args, gpu()->stream()).value();
+    EXPECT_EQ(counters.to_host(), std::vector<int32_t>(inputs.counts.size(), 0));
+    return indices.to_host();
+  }
+  launch_indexer_score_sm90(args, gpu()->stream()).value();
+  launch_top_k({.scores = scores.data(),
+                .counts = counts.data(),
+                .columns = inputs.columns,
+                .m = m,
+                .k = k,
+                .pages = pages.data(),
+                .max_pages = inputs.max_pages,
+                .entries_per_page = ScoreCase::kEntriesPerPage,
+                .indices = indices.data(),
+                .skips_short_rows = true},
+               gpu()->stream())
+      .value();
+  return indices.to_host();
+}
+
+using IndexerSelection = CudaTest;
+
+TEST_F(IndexerSelection, EqualsSelectionInALaunchOfItsOwn) {
+  for (const int32_t k : {8, 512, 1024}) {
+    const ScoreCase inputs({0, k - 1, k, k + 1, 1100, 2048, 2049, 4096, 4500, 8200, 16384},
+                           static_cast<uint32_t>(k));
+    EXPECT_EQ(selected_rows(inputs, k, true), selected_rows(inputs, k, false)) << k;
+  }
+}
+
+// Weights of zero: only the order of the entries decides.
+TEST_F(IndexerSelection, TiesGoToTheLowerIndex) {
+  ScoreCase inputs({600, 3000, 9000, 16384}, 6);
+  std::fill(inputs.weights.begin(), inputs.weights.end(), 0.0f);
+  const std::vector<int32_t> found = selected_rows(inputs, 512, true);
+  EXPECT_EQ(found, selected_rows(inputs, 512, false));
+  EXPECT_EQ(found[17], inputs.pages[1] * ScoreCase::kEntriesPerPage + 1);
+}
+
+TEST_F(IndexerSelection, TokensDoNotDependOnTheirNeighbours) {
+  constexpr int32_t kSelected = 64;
+  const ScoreCase inputs({300, 3000, 70}, 7);
+  const std::vector<int32_t> all = selected_rows(inputs, kSelected, true);
+  ScoreCase alone = inputs;
+  alone.counts = {inputs.counts[1]};
+  alone.q = {inputs.q.begin() + kHeads * kWidth, inputs.q.begin() + 2 * kHeads * kWidth};
+  alone.weights = {inputs.weights.begin() + kHeads, inputs.weights.begin() + 2 * kHeads};
+  alone.pages = {inputs.pages.begin() + inputs.max_pages,
+                 inputs.pages.begin() + 2 * inputs.max_pages};
+  EXPECT_EQ(selected_rows(alone, kSelected, true),
+            std::vector<int32_t>(all.begin() + kSelected, all.begin() + 2 * kSelected));
+}
+
+// The shapes that compute-sanitizer sees: every warpgroup has as many tiles as its neighbours, as
+// racecheck takes warps that have passed unequal numbers of named barriers for unsynchronised.
+TEST_F(IndexerSelection, EqualsSelectionInALaunchOfItsOwnOfFewEntries) {
+  const ScoreCase two_tokens({512, 256}, 8), two_blocks({512}, 9);
+  EXPECT_EQ(selected_rows(two_tokens, 16, true, 1), selected_rows(two_tokens, 16, false, 1));
+  EXPECT_EQ(selected_rows(two_blocks, 16, true, 2), selected_rows(two_blocks, 16, false, 2));
 }
 
 }  // namespace

@@ -663,10 +663,10 @@ TEST_F(CudaOps, Queries) {
         args.index_sums = {.data = memory.normal(c.splits * m * index_width), .splits = c.splits};
         args.index_heads = c.index_heads;
         args.index_width = c.index_width;
-        args.projections = {.data = memory.normal(2 * m * 150), .splits = 2};
-        args.row_width = 150;
-        args.weights_column = 150 - c.index_heads;
-        args.weights_scale = 0.25f;
+        args.weights = {.projections = {.data = memory.normal(2 * m * 150), .splits = 2},
+                        .row_width = 150,
+                        .column = 150 - c.index_heads,
+                        .scale = 0.25f};
         args.index_q = memory.out<uint16_t>(m * index_width);
         args.head_weights = memory.out<float>(m * c.index_heads);
       }

@@ -196,11 +196,11 @@ Result<void> device_queries(const DeviceQueriesArgs& args, device::Stream&) {
       rotate(std::span(index_q).subspan(first, index_width), args.rotation, position, false);
     }
     write_bf16(index_q, args.index_q, t * index_q_width);
-    const auto projections = sum_row(args.projections, args.tokens.m, args.row_width, t);
+    const DeviceHeadWeights& from = args.weights;
+    const auto projections = sum_row(from.projections, args.tokens.m, from.row_width, t);
     for (int32_t h = 0; h < args.index_heads; ++h) {
       args.head_weights[t * args.index_heads + h] =
-          projections[static_cast<size_t>(args.weights_column) + static_cast<size_t>(h)] *
-          args.weights_scale;
+          projections[static_cast<size_t>(from.column) + static_cast<size_t>(h)] * from.scale;
     }
   }
   return {};

@@ -302,14 +302,14 @@ std::vector<float> index_weights_of(const DeviceIndexerScoreArgs& args, int64_t 
     const float* const weights = args.head_weights + t * args.heads;
     return {weights, weights + args.heads};
   }
-  const std::vector<float> row = reference::sum_row(args.projections, args.m, args.row_width, t);
-  std::vector<float> weights(row.begin() + args.weights_column,
-                             row.begin() + args.weights_column + args.heads);
-  for (float& weight : weights) weight *= args.weights_scale;
+  const DeviceHeadWeights& from = args.weights;
+  const std::vector<float> row = reference::sum_row(from.projections, args.m, from.row_width, t);
+  std::vector<float> weights(row.begin() + from.column, row.begin() + from.column + args.heads);
+  for (float& weight : weights) weight *= from.scale;
   return weights;
 }
 
-Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
+Result<void> score_entries(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
   stream.pool->parallel_for(args.m, [&](int64_t t) {
     const int32_t count = args.keys.counts[t];
     if (count <= args.unscored_count) return;
@@ -372,6 +372,22 @@ Result<void> top_k(const DeviceTopKArgs& args, device::Stream& stream) {
     if (args.num_selected != nullptr) args.num_selected[t] = num_selected;
   });
   return {};
+}
+
+Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
+  TRY(score_entries(args, stream));
+  if (args.selection.k == 0) return {};
+  return top_k({.scores = args.scores,
+                .counts = args.keys.counts,
+                .columns = args.columns,
+                .m = args.m,
+                .k = args.selection.k,
+                .pages = args.keys.pages,
+                .max_pages = args.keys.max_pages,
+                .entries_per_page = args.keys.entries_per_page,
+                .indices = args.selection.indices,
+                .skips_short_rows = true},
+               stream);
 }
 
 KernelInfo emulated(std::string_view name, Op op, Launch launch) {
@@ -489,6 +505,7 @@ class ProductTable final {
 
 std::vector<KernelInfo> make_attention_rows() {
   constexpr int64_t kMaxSumRows = 2;  // so that steps come both ways
+  constexpr SelectLimits kSelects{.rows = 2, .columns = 16384};
   std::vector<KernelInfo> rows;
   for (const KeyForm keys : {KeyForm::kPlain, KeyForm::kFp8}) {
     const bool is_fp8 = keys == KeyForm::kFp8;
@@ -505,6 +522,7 @@ std::vector<KernelInfo> make_attention_rows() {
         &indexer_score));
     rows.back().keys = keys;
     rows.back().max_sum_rows = kMaxSumRows;
+    rows.back().selects = kSelects;
   }
   rows.push_back(emulated("top_k.emulated.scalar", Op::kTopK, &top_k));
   return rows;

@@ -40,10 +40,7 @@ __global__ void __launch_bounds__(kHeadWarps * 32)
   if (t >= m) return;
   if (head == heads) {
     for (int h = lane; h < args.index_heads; h += 32) {
-      const float weight = sum1(args.projections,
-                                m * args.row_width,
-                                t * int64_t{args.row_width} + args.weights_column + h);
-      args.head_weights[t * args.index_heads + h] = weight * args.weights_scale;
+      args.head_weights[t * args.index_heads + h] = head_weight(args.weights, m, t, h);
     }
     return;
   }

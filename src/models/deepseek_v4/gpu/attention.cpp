@@ -104,9 +104,15 @@ bool indexer_takes_sums(const Pass& pass, const Rows& rows) {
   return rows.m() <=
          std::min<int64_t>(pass.ops.indexer_score.kernel->max_sum_rows, pass.ws.score_rows);
 }
-float index_weights_scale(const Config& config) {
-  return static_cast<float>(1.0 /
-                            std::sqrt(double{1} * config.index_head_dim * config.index_n_heads));
+// The weights of the indexer's heads, in the last columns of the compressors' product.
+kernels::DeviceHeadWeights index_weights(const Config& config,
+                                         const AttentionWeights& weights,
+                                         const DeviceSums& projections) {
+  const double width = double{1} * config.index_head_dim * config.index_n_heads;
+  return {.projections = projections,
+          .row_width = static_cast<int32_t>(weights.compressor_projections.n()),
+          .column = static_cast<int32_t>(compressor_row_width(config, 4)),
+          .scale = static_cast<float>(1.0 / std::sqrt(width))};
 }
 
 // Queries for those who do not.
@@ -132,17 +138,22 @@ Result<void> make_queries(const Pass& pass,
     args.index_sums = sums.index;
     args.index_heads = config.index_n_heads;
     args.index_width = config.index_head_dim;
-    args.projections = sums.projections;
-    args.row_width = static_cast<int32_t>(weights.compressor_projections.n());
-    args.weights_column = static_cast<int32_t>(compressor_row_width(config, 4));
-    args.weights_scale = index_weights_scale(config);
+    args.weights = index_weights(config, weights, sums.projections);
     args.index_q = pass.ws.index_q;
     args.head_weights = pass.ws.head_weights;
   }
   return pass.ops.queries.launch(args, pass.stream());
 }
 
-// Scores of the entries of `count` tokens from `begin` on, into the score buffer.
+// Whether the launch that scores `count` tokens also selects. Decisions are recorded and replayed
+// for every token, those that keep all of their entries too.
+bool scores_select(const Pass& pass, int32_t count) {
+  const kernels::SelectLimits& selects = pass.ops.indexer_score.kernel->selects;
+  return !pass.has_decisions() && count <= selects.rows && pass.ws.score_columns <= selects.columns;
+}
+
+// Scores of the entries of `count` tokens from `begin` on, into the score buffer; where the kernel
+// can, also their selection.
 Result<void> score_entries(const Pass& pass,
                            const AttentionWeights& weights,
                            const LayerState& layer,
@@ -170,16 +181,18 @@ Result<void> score_entries(const Pass& pass,
       .is_dependent = true};
   if (indexer_takes_sums(pass, rows)) {
     args.q_sums = sums.index;
-    args.projections = sums.projections;
-    args.row_width = static_cast<int32_t>(weights.compressor_projections.n());
-    args.weights_column = static_cast<int32_t>(compressor_row_width(config, 4));
-    args.weights_scale = index_weights_scale(config);
+    args.weights = index_weights(config, weights, sums.projections);
     args.positions = rows.lists.tokens.positions;
     args.rotation = pass.frequencies.of(weights.compress_ratio);
   } else {
     const int64_t q_width = int64_t{config.index_n_heads} * config.index_head_dim;
     args.q = static_cast<const std::byte*>(ws.index_q) + begin * q_width * 2;
     args.head_weights = ws.head_weights + int64_t{begin} * config.index_n_heads;
+  }
+  if (scores_select(pass, count)) {
+    args.selection = {.k = config.index_topk,
+                      .indices = ws.selected + int64_t{begin} * config.index_topk,
+                      .counters = ws.select_counters};
   }
   return pass.ops.indexer_score.launch(args, pass.stream());
 }
@@ -196,6 +209,7 @@ Result<void> select_entries(const Pass& pass,
   for (int32_t begin = 0; begin < rows.m(); begin += ws.score_rows) {
     const int32_t count = std::min(ws.score_rows, rows.m() - begin);
     TRY(score_entries(pass, weights, layer, rows, sums, begin, count));
+    if (scores_select(pass, count)) continue;
     TRY(pass.ops.top_k.launch(
         kernels::DeviceTopKArgs{.scores = ws.scores,
                                 .counts = ws.counts_4 + begin,

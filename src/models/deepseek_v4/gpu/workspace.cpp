@@ -299,6 +299,7 @@ void Workspace::lay_out(const Config& config,
   comb = arena.take<float>(rows * mult * mult);
   x = arena.forms(needs.x, rows, width);
   expert_counters = arena.take<int32_t>(config.num_experts_per_tok + 1);  // devices give zeros
+  select_counters = arena.take<int32_t>(rows);                            // devices give zeros
 
   const int64_t logit_rows = head_rows(options);
   hidden = arena.forms(needs.hidden, logit_rows, width);

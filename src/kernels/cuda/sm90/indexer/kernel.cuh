@@ -2,7 +2,8 @@
 //
 // Entries are the M operand of the tensor cores, the 64 heads the N operand. Each warpgroup of a
 // block takes every n-th tile of 64 entries and keeps three of them on their way through shared
-// memory of its own; nothing is exchanged between warpgroups.
+// memory of its own; nothing is exchanged between warpgroups. Where the launch selects, too, the
+// last of a token's blocks to finish does that (top_k/select.cuh) from scores in the L2 cache.
 //
 // Bytes: 256 per entry, 4 per score. FLOPs: 16,384 per entry.
 #pragma once
@@ -14,6 +15,7 @@
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
 #include "kernels/cuda/ops/rows.cuh"
+#include "kernels/cuda/sm90/top_k/select.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -31,15 +33,17 @@ struct IndexerScoreShape {
   static constexpr int kBytes = (1 + kWarpgroups * kStages) * kTileBytes + kAlignment;
 };
 
+using IndexerSelectState = SelectState<IndexerScoreShape::kThreads>;
+// The most scores of a token that a launch selects from.
+inline constexpr int kIndexerSelectColumns = 8 * IndexerSelectState::kChunk;
+static_assert(sizeof(IndexerSelectState) <= IndexerScoreShape::kBytes);
+
 // DeviceIndexerScoreArgs as the kernel takes them.
 struct IndexerScoreParams {
   const uint8_t* q;
   const float* head_weights;
   DeviceSums q_sums;
-  DeviceSums projections;
-  int row_width;
-  int weights_column;
-  float weights_scale;
+  DeviceHeadWeights weights;
   const int* positions;
   DeviceRotation rotation;
   int m;
@@ -52,6 +56,7 @@ struct IndexerScoreParams {
   int blocks_per_token;
   float* scores;
   int64_t columns;
+  DeviceSelection selection;
 };
 
 // The token's queries from sums, rotated as launch_queries() does, to shared memory. A warp has
@@ -85,18 +90,74 @@ __device__ __forceinline__ float index_weight(const IndexerScoreParams& params,
                                               int token,
                                               int head) {
   if (params.q != nullptr) return __ldcg(params.head_weights + token * kIndexHeads + head);
-  const int64_t row_width = params.row_width;
-  return sum1(params.projections,
-              params.m * row_width,
-              token * row_width + params.weights_column + head) *
-         params.weights_scale;
+  return head_weight(params.weights, params.m, token, head);
+}
+
+// Pool row of an entry of the token.
+__device__ __forceinline__ int index_row(const IndexerScoreParams& params,
+                                         const int* pages,
+                                         int entry) {
+  const int in_page = entry & ((1 << params.page_shift) - 1);
+  return (__ldg(pages + (entry >> params.page_shift)) << params.page_shift) + in_page;
+}
+
+// Whether this block is the last of a token's to come here; it then sees what all of them wrote.
+__device__ __forceinline__ bool is_last_to_finish(int* counter, int blocks) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(counter, 1) == blocks - 1;
+    if (is_last) *counter = 0;
+  }
+  __syncthreads();
+  if (is_last) __threadfence();
+  return is_last;
+}
+
+// Writes the pool rows of the best of a token's scores.
+template <int kChunks>
+__device__ __forceinline__ void select_entries(const IndexerScoreParams& params,
+                                               int token,
+                                               const int* pages,
+                                               int count,
+                                               IndexerSelectState& state) {
+  const DeviceSelection& selection = params.selection;
+  uint32_t keys[kChunks * 4];
+  read_scores<kChunks>(params.scores + token * params.columns, 0, count, keys);
+  clear(state);
+  __syncthreads();
+  int* const indices = selection.indices + static_cast<int64_t>(token) * selection.k;
+  select_best<kChunks>(
+      keys,
+      selection.k,
+      state,
+      [](int i) { return position_of<kChunks>(i); },
+      [&](uint32_t slot, uint32_t, int index) { indices[slot] = index_row(params, pages, index); });
+}
+__device__ __forceinline__ void select_entries(const IndexerScoreParams& params,
+                                               int token,
+                                               const int* pages,
+                                               int count,
+                                               IndexerSelectState& state) {
+  constexpr int kChunk = IndexerSelectState::kChunk;
+  if (count <= kChunk) {
+    select_entries<1>(params, token, pages, count, state);
+  } else if (count <= 2 * kChunk) {
+    select_entries<2>(params, token, pages, count, state);
+  } else if (count <= 4 * kChunk) {
+    select_entries<4>(params, token, pages, count, state);
+  } else {
+    select_entries<8>(params, token, pages, count, state);
+  }
 }
 
 // Grid: (token, block), block fastest.
+template <bool kSelects>
 __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
     indexer_score(const IndexerScoreParams params) {
   using Shape = IndexerScoreShape;
-  extern __shared__ uint8_t unaligned[];
+  extern __shared__ __align__(16) uint8_t unaligned[];
   __shared__ float head_weights[kIndexHeads];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = warp / 4, warp_in_group = warp % 4;
@@ -118,7 +179,7 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
   const auto first_row = static_cast<uint32_t>(thread / 16);
   const uint32_t chunk_block = chunk / 8 * Shape::kColumnBlockBytes;
   launch_dependents();
-  if (count <= params.unscored_count) {
+  if (count <= params.unscored_count || block >= num_tiles) {
     wait_for_predecessors();
     return;
   }
@@ -129,10 +190,8 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
       for (int i = 0; i < 8; ++i) {
         const int entry =
             min(tile * Shape::kTileEntries + static_cast<int>(first_row) + 8 * i, count - 1);
-        const int page = __ldg(pages + (entry >> params.page_shift));
-        const int in_page = entry & ((1 << params.page_shift) - 1);
-        rows[i] = params.keys +
-                  ((static_cast<int64_t>(page) << params.page_shift) + in_page) * kIndexKeyBytes;
+        rows[i] =
+            params.keys + static_cast<int64_t>(index_row(params, pages, entry)) * kIndexKeyBytes;
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -214,6 +273,13 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
       // -0 + 0 is +0.
       params.scores[token * params.columns + entry] = (t == 0 ? top : bottom) + 0.0f;
     }
+  }
+  if constexpr (kSelects) {
+    copy_async_wait<0>();  // of no bytes by now
+    const int blocks = min(num_tiles, params.blocks_per_token);
+    if (!is_last_to_finish(params.selection.counters + token, blocks)) return;
+    // The tiles have been used; theirs is the memory.
+    select_entries(params, token, pages, count, *reinterpret_cast<IndexerSelectState*>(unaligned));
   }
 }
 

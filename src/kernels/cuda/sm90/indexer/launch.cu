@@ -8,6 +8,8 @@
 
 namespace nibble::kernels::cuda {
 
+static_assert(kIndexerMaxSelectColumns == kIndexerSelectColumns);
+
 Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
   DCHECK(args.heads == kIndexHeads) << args.heads;
   const auto per_page = static_cast<uint32_t>(args.keys.entries_per_page);
@@ -19,10 +21,7 @@ Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, devic
   const IndexerScoreParams params{.q = static_cast<const uint8_t*>(args.q),
                                   .head_weights = args.head_weights,
                                   .q_sums = args.q_sums,
-                                  .projections = args.projections,
-                                  .row_width = args.row_width,
-                                  .weights_column = args.weights_column,
-                                  .weights_scale = args.weights_scale,
+                                  .weights = args.weights,
                                   .positions = args.positions,
                                   .rotation = args.rotation,
                                   .m = args.m,
@@ -34,8 +33,12 @@ Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, devic
                                   .unscored_count = args.unscored_count,
                                   .blocks_per_token = blocks,
                                   .scores = args.scores,
-                                  .columns = args.columns};
-  return launch_kernel(&indexer_score,
+                                  .columns = args.columns,
+                                  .selection = args.selection};
+  const bool selects = args.selection.k > 0;
+  DCHECK(!selects || args.columns <= kIndexerSelectColumns) << args.columns;
+  DCHECK(!selects || args.unscored_count == args.selection.k) << args.selection.k;
+  return launch_kernel(selects ? &indexer_score<true> : &indexer_score<false>,
                        {.grid = static_cast<uint32_t>(args.m * blocks),
                         .block = IndexerScoreShape::kThreads,
                         .shared_bytes = IndexerScoreShape::kBytes,

@@ -6,6 +6,9 @@
 
 namespace nibble::kernels::cuda {
 
+// The most columns of a launch that selects.
+inline constexpr int64_t kIndexerMaxSelectColumns = 16384;
+
 // Limits: 64 heads of width 128; a power of two of entries per page.
 Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, device::Stream& stream);
 
