@@ -188,7 +188,8 @@ std::vector<float> run_plain(const Experts& experts,
                              const HostFp8Rows& x,
                              const Slots& slots,
                              size_t num_pairs,
-                             int32_t pairs_per_row) {
+                             int32_t pairs_per_row,
+                             int32_t num_units = gpu()->info().num_units) {
   const DeviceArray<uint8_t> codes(x.codes);
   const DeviceArray<float> scales(x.scales);
   const DeviceArray<float> y(num_pairs * static_cast<size_t>(experts.n));
@@ -199,7 +200,7 @@ std::vector<float> run_plain(const Experts& experts,
           .weight = &experts.weight,
           .slots = slots.view,
           .y = y.data(),
-          .num_units = gpu()->info().num_units},
+          .num_units = num_units},
          gpu()->stream())
       .value();
   return y.to_host();
@@ -600,6 +601,34 @@ TEST_F(ExpertMatMul, ARowOfManyDoesNotDependOnItsNeighbours) {
           run_plain(experts, some, make_device_slots(own, kExperts, rows), own.size(), 1);
       EXPECT_TRUE(std::equal(found.begin(), found.end(), all.begin())) << rows << " " << tokens;
     }
+  }
+}
+
+// Few blocks go around their rings several times; small enough for the sanitizers.
+TEST_F(ExpertMatMul, AnyGridGivesTheSameBits) {
+  constexpr int64_t kN = 128, kK = 2048;
+  constexpr int32_t kExperts = 2;
+  struct Kind {
+    Format format;
+    int32_t rows, tokens;
+  };
+  for (const auto& [format, rows, tokens] : {Kind{Format::kMxfp4, 1, 1},
+                                             {Format::kMxfp4, 8, 3},
+                                             {Format::kMxfp4, 16, 3},
+                                             {Format::kNvfp4, 1, 1},
+                                             {Format::kNvfp4, 8, 3},
+                                             {Format::kInt4Group32, 8, 3},
+                                             {Format::kMxfp4, 64, 3},
+                                             {Format::kMxfp4, 128, 70},
+                                             {Format::kMxfp4, 256, 70}}) {
+    SCOPED_TRACE(::testing::Message() << quant::format_name(format) << " " << rows);
+    const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9, format);
+    const HostFp8Rows x = random_fp8_rows(tokens, kK, 14);
+    const std::vector<int32_t> ids = random_choices(tokens, kExperts, kExperts, 15);
+    const Slots slots =
+        rows == kOneSlotRow ? one_row_slots(ids) : make_device_slots(ids, kExperts, rows);
+    EXPECT_EQ(run_plain(experts, x, slots, ids.size(), kExperts, 1),
+              run_plain(experts, x, slots, ids.size(), kExperts));
   }
 }
 

@@ -47,6 +47,19 @@ __device__ __forceinline__ void fence_barrier_init() {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// How often a warp arrives in warp_arrive(). Once; in builds for racecheck (NIBBLE_RACECHECK) with
+// every lane, as the tool does not see the __syncwarp() that orders the others before the first: in
+// converged warps it is no instruction.
+#ifdef NIBBLE_RACECHECK
+inline constexpr int32_t kWarpArrivals = 32;
+#else
+inline constexpr int32_t kWarpArrivals = 1;
+#endif
+// Arrives for a whole warp, after what its threads have read and written.
+__device__ __forceinline__ void warp_arrive(uint32_t barrier, int32_t lane) {
+  __syncwarp();
+  if (kWarpArrivals == 32 || lane == 0) barrier_arrive(barrier);
+}
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int32_t num_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                "r"(num_bytes)

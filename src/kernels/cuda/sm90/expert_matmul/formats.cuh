@@ -36,8 +36,7 @@ struct StageRing {
   }
   // Of the whole warp, when it has read the stage.
   __device__ __forceinline__ void release(int lane) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * slot);
+    warp_arrive(empty + 8 * slot, lane);
     if (++slot == num_slots) {
       slot = 0;
       parity ^= 1;

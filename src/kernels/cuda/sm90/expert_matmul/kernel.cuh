@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     tables = Panels::table_words();
     for (int i = 0; i < kWarpgroups * kMaxRingSlots; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 4);
+      barrier_init(empty + 8 * i, 4 * kWarpArrivals);
     }
     fence_barrier_init();
   }

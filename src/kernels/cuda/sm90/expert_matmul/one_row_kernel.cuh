@@ -171,8 +171,7 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
       first += own[part * 64];
       second += own[part * 64 + 8];
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * turn.index);
+    warp_arrive(empty + 8 * turn.index, lane);
     turn.advance();
     store_column(product,
                  first * top,
@@ -282,8 +281,7 @@ __device__ __forceinline__ void bring_rows(const OneRowParams& params,
       }
     }
     fence_async_proxy();
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(full + 8 * turn.index);
+    warp_arrive(full + 8 * turn.index, thread % 32);
     turn.advance();
   }
   if (params.num_products != 2 || thread != 0) return;
@@ -328,15 +326,15 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
     tables = Panels::table_words();
     for (int i = 0; i < kParts * Layout::kMaxRingSlots; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 4);
+      barrier_init(empty + 8 * i, 4 * kWarpArrivals);
     }
     for (int i = 0; i < kRowBuffers; ++i) {
-      barrier_init(row_full + 8 * i, kRowThreads / 32);
-      barrier_init(row_empty + 8 * i, Layout::kThreads / 32);
+      barrier_init(row_full + 8 * i, kRowThreads / 32 * kWarpArrivals);
+      barrier_init(row_empty + 8 * i, Layout::kThreads / 32 * kWarpArrivals);
     }
     for (int i = 0; i < kPanelBuffers; ++i) {
-      barrier_init(panel_full + 8 * i, Layout::kThreads / 32);
-      barrier_init(panel_empty + 8 * i, 1);
+      barrier_init(panel_full + 8 * i, Layout::kThreads / 32 * kWarpArrivals);
+      barrier_init(panel_empty + 8 * i, kWarpArrivals);
     }
     fence_barrier_init();
   }
@@ -412,10 +410,7 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
     const Unit unit = take_unit(units);
     const int row = row_of(params, unit);
     if (held_buffer < 0 || row != last_row) {
-      if (held_buffer >= 0) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(row_empty + 8 * held_buffer);
-      }
+      if (held_buffer >= 0) warp_arrive(row_empty + 8 * held_buffer, lane);
       last_row = row;
       held_buffer = row_turn.index;
       barrier_wait(row_full + 8 * row_turn.index, row_turn.parity);
@@ -432,8 +427,7 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
       own[0] = sums.x;
       own[8] = sums.y;
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(panel_full + 8 * panel_turn.index);
+    warp_arrive(panel_full + 8 * panel_turn.index, lane);
     panel_turn.advance();
   }
 }

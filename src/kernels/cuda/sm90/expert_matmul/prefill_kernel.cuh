@@ -227,8 +227,7 @@ struct PrefillRings {
   }
   template <int kSlots>
   static __device__ __forceinline__ void release(RingWalk<kSlots>& ring, int lane) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty());
+    warp_arrive(ring.empty(), lane);
     ring.next();
   }
 };
@@ -398,7 +397,7 @@ __global__ void __launch_bounds__(PrefillLayout<kPanels, kMaxRows>::kThreads, 1)
     const auto init = [&](int at, int slots, int full_arrivals) {
       for (int i = 0; i < slots; ++i) {
         barrier_init(first + 8 * (at + i), full_arrivals);
-        barrier_init(first + 8 * (at + slots + i), kPanels * 4);  // consumer warps
+        barrier_init(first + 8 * (at + slots + i), kPanels * 4 * kWarpArrivals);  // consumers
       }
     };
     init(Layout::kRowBarriers, Layout::kRowSlots, kGatherers + 1);
