@@ -247,6 +247,7 @@ TEST_F(ExpertMatMul, EqualsTheSumsInDouble) {
                         {128, 256, 2, 64, 1, 16},
                         {1024, 1024, 16, 1, 6, 8},
                         {2048, 256, 40, 33, 3, 8},
+                        {4096, 256, 40, 100, 3, 16},
                         {64, 256, 3, 1, 2, 1},
                         {1024, 512, 16, 1, 6, 1},
                         {192, 2048, 8, 1, 6, 1},
@@ -272,7 +273,12 @@ TEST_F(ExpertMatMul, EqualsTheSumsInDoubleForManyRows) {
                         {320, 768, 20, 300, 4, 64},
                         {448, 512, 9, 700, 2, 128},
                         {2048, 1024, 5, 500, 2, 256}};
-  for (const Case& c : cases) expect_sums(c, Format::kMxfp4);
+  for (const Case& c : cases) {
+    expect_sums(c, Format::kMxfp4);
+    if (c.rows > kPrefillSlotRows[0]) continue;
+    expect_sums(c, Format::kNvfp4);
+    expect_sums(c, Format::kInt4Group32);
+  }
 }
 
 // Bit for bit: rows in slots of 64, 128 and 256, and a row alone.
@@ -314,7 +320,7 @@ TEST_F(ExpertMatMul, KeepsTheEndsOfNvfp4Scales) {
           packed, row, std::span(experts.rows[0]).subspan(static_cast<size_t>(row * kK), kK));
     }
     const HostFp8Rows x = random_fp8_rows(3, kK, 22);
-    for (const int32_t rows : {kOneSlotRow, kSmallSlotRows}) {
+    for (const int32_t rows : {kOneSlotRow, kSmallSlotRows, kPrefillSlotRows[0]}) {
       const int32_t tokens = rows == kOneSlotRow ? 1 : 3;
       const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
       const Slots slots =

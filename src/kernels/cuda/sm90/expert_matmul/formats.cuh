@@ -182,8 +182,10 @@ struct Mxfp4Panels {
   static constexpr int kSlabBytes = 4 * 512 + 128;
   static constexpr bool kNeedsZeros = false;
   static constexpr float kSumFactor = 1;  // of outputs over sums
-  // Whether half empty slots of 16 rows are worth a loop of their own.
+  // Whether half empty slots of 16 rows are worth a loop of their own, and the time that panels of
+  // full and of half empty slots take, as a ratio.
   static constexpr bool kHalvesSlots = false;
+  static constexpr int kFullCost = 1, kHalfCost = 1;
 
   static __device__ __forceinline__ uint4 table_words() { return {}; }  // folded with scales
 
@@ -310,6 +312,7 @@ __device__ __forceinline__ float quad_sum(float value) {
 struct Nvfp4Scaling {
   static constexpr bool kNeedsZeros = true;
   static constexpr float kSumFactor = 1;
+  static constexpr int kFullCost = 6, kHalfCost = 5;
   static constexpr int kProducts = 4;  // of 64 k
 
   using Tables = E4m3Table;
@@ -362,6 +365,7 @@ struct Nvfp4Scaling {
 struct Int4Scaling {
   static constexpr bool kNeedsZeros = false;
   static constexpr float kSumFactor = 4;
+  static constexpr int kFullCost = 8, kHalfCost = 7;
   static constexpr int kProducts = 2;  // of 64 k
 
   using Tables = Int4Table;
@@ -401,6 +405,7 @@ struct ScaledPanels {
   static constexpr bool kNeedsZeros = Scaling::kNeedsZeros;
   static constexpr float kSumFactor = Scaling::kSumFactor;
   static constexpr bool kHalvesSlots = true;
+  static constexpr int kFullCost = Scaling::kFullCost, kHalfCost = Scaling::kHalfCost;
   using Tables = typename Scaling::Tables;
 
   static __device__ __forceinline__ uint4 table_words() { return Scaling::table_words(); }

@@ -41,28 +41,99 @@ struct ExpertMatMulLayout {
 };
 
 // A contiguous range of panels of all slots, in rounds of up to kRoundPanels panels of one slot.
+struct PanelRange {
+  int begin;
+  int end;
+};
+// Blocks that have several rounds have whole ones: panels are shared out by so many.
+template <int kRoundPanels>
+__device__ __forceinline__ int panel_granule(int total, int panels) {
+  const bool are_many = total >= 4 * kRoundPanels * static_cast<int>(gridDim.x);
+  return panels % kRoundPanels == 0 && are_many ? kRoundPanels : 1;
+}
+// The same number for every block.   panels: of a slot
+template <int kRoundPanels>
+__device__ __forceinline__ PanelRange equal_share(int num_slots, int panels) {
+  const int total = num_slots * panels, granule = panel_granule<kRoundPanels>(total, panels);
+  const auto begin = [&](unsigned block) {
+    return static_cast<int>(static_cast<long long>(total / granule) * block / gridDim.x) * granule;
+  };
+  return {begin(blockIdx.x), begin(blockIdx.x + 1)};
+}
+
+// Slots of a launch that may be shared out by what they cost.
+inline constexpr int kMaxWeighedSlots = 1024;
+
+struct SlotCosts {
+  uint32_t full[kMaxWeighedSlots / 32];  // a bit per slot: more than eight rows
+  int begins[2];                         // of this block's share and of the next one's
+};
+
+// Where the share of `block` begins when all take the same time, in panels.
+template <class Panels, int kRoundPanels>
+__device__ __forceinline__ int weighed_begin(const uint32_t* full,
+                                             int num_slots,
+                                             int panels,
+                                             unsigned block) {
+  constexpr int kMore = Panels::kFullCost - Panels::kHalfCost;
+  const auto cost = [&](int first) {  // of 32 slots
+    const int count = min(32, num_slots - first);
+    return panels * (count * Panels::kHalfCost + __popc(full[first / 32]) * kMore);
+  };
+  int total = 0;
+  for (int first = 0; first < num_slots; first += 32) total += cost(first);
+  int left = static_cast<int>(static_cast<long long>(total) * block / gridDim.x);
+  int slot = 0;
+  while (slot < num_slots && left >= cost(slot)) {
+    left -= cost(slot);
+    slot += 32;
+  }
+  if (slot >= num_slots) return num_slots * panels;
+  const uint32_t bits = full[slot / 32];
+  for (;; ++slot) {
+    const int panel_cost = Panels::kHalfCost + static_cast<int>(bits >> slot % 32 & 1U) * kMore;
+    if (left < panels * panel_cost) {
+      const int granule = panel_granule<kRoundPanels>(num_slots * panels, panels);
+      return slot * panels + left / panel_cost / granule * granule;
+    }
+    left -= panels * panel_cost;
+  }
+}
+
+// Fills `costs`; the whole block, behind its predecessors.
+template <class Panels, int kRows, int kRoundPanels>
+__device__ __forceinline__ void weigh_slots(const ExpertMatMulParams& params, SlotCosts& costs) {
+  const int num_slots = __ldcg(params.slot_count), thread = static_cast<int>(threadIdx.x);
+  for (int first = thread / 32 * 32; first < num_slots; first += static_cast<int>(blockDim.x)) {
+    const int slot = first + thread % 32;
+    const bool is_full = slot < num_slots && __ldcg(params.slot_pairs + slot * kRows + 8) >= 0;
+    const uint32_t bits = __ballot_sync(~0U, is_full);
+    if (thread % 32 == 0) costs.full[first / 32] = bits;
+  }
+  __syncthreads();
+  if (thread < 2) {
+    costs.begins[thread] = weighed_begin<Panels, kRoundPanels>(
+        costs.full, num_slots, params.n / 64, blockIdx.x + threadIdx.x);
+  }
+  __syncthreads();
+}
+
 template <int kRoundPanels>
 struct PanelRounds {
   int next;
   int end;
   int panels;  // of a slot
 
-  __device__ __forceinline__ PanelRounds(int num_slots, int panels_per_slot)
-      : panels(panels_per_slot) {
-    const int total = num_slots * panels;
-    // Whole rounds where a block has several.
-    const int granule =
-        panels % kRoundPanels == 0 && total >= 4 * kRoundPanels * static_cast<int>(gridDim.x)
-            ? kRoundPanels
-            : 1;
-    const auto share = [&](unsigned block) {
-      return static_cast<int>(static_cast<long long>(total / granule) * block / gridDim.x) *
-             granule;
-    };
-    next = share(blockIdx.x);
-    end = share(blockIdx.x + 1);
-  }
+  __device__ __forceinline__ PanelRounds(PanelRange range, int panels_per_slot)
+      : next(range.begin), end(range.end), panels(panels_per_slot) {}
 };
+
+template <int kRoundPanels>
+__device__ __forceinline__ PanelRange block_share(const ExpertMatMulParams& params,
+                                                  const SlotCosts* costs) {
+  if (costs != nullptr) return {costs->begins[0], costs->begins[1]};
+  return equal_share<kRoundPanels>(__ldcg(params.slot_count), params.n / 64);
+}
 
 struct PanelRound {
   int slot;
@@ -78,8 +149,10 @@ __device__ __forceinline__ PanelRound take_round(PanelRounds<kRoundPanels>& roun
 }
 
 // Feeds the ring of warpgroup `group`; one thread each.
+//   costs: null where blocks have equal shares
 template <class Panels, int kRows>
 __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
+                                               const SlotCosts* costs,
                                                int group,
                                                uint32_t ring,
                                                uint32_t full,
@@ -92,9 +165,10 @@ __device__ __forceinline__ void produce_stages(const ExpertMatMulParams& params,
   wait_for_predecessors();
   // The first slot of this block if no slot is empty: read beside the count, which is a round trip
   // to memory saved whenever the guess is right.
-  const int guess = PanelRounds<Layout::kRoundPanels>(params.max_slots, panels).next / panels;
+  constexpr int kRoundPanels = Layout::kRoundPanels;
+  const int guess = equal_share<kRoundPanels>(params.max_slots, panels).begin / panels;
   int next_expert = guess < params.max_slots ? __ldcg(params.slot_experts + guess) : -1;
-  PanelRounds<Layout::kRoundPanels> rounds(__ldcg(params.slot_count), panels);
+  PanelRounds<kRoundPanels> rounds(block_share<kRoundPanels>(params, costs), panels);
   if (rounds.next == rounds.end) return;
   if (rounds.next / panels != guess) {
     next_expert = __ldcg(params.slot_experts + rounds.next / panels);
@@ -238,12 +312,22 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   }
   launch_dependents();
   __syncthreads();
+  const SlotCosts* costs = nullptr;
+  if constexpr (kRows > 8 && Panels::kFullCost > Panels::kHalfCost) {
+    __shared__ SlotCosts slot_costs;
+    if (params.max_slots <= kMaxWeighedSlots) {
+      wait_for_predecessors();
+      weigh_slots<Panels, kRows, Layout::kRoundPanels>(params, slot_costs);
+      costs = &slot_costs;
+    }
+  }
 
   if (warp >= kWarpgroups * 4) {
     give_registers_back<24>();
     const int group = warp - kWarpgroups * 4;
     if (lane == 0) {
       produce_stages<Panels, kRows>(params,
+                                    costs,
                                     group,
                                     shared_address(memory) + group * ring_bytes,
                                     full + 8 * kMaxRingSlots * group,
@@ -277,7 +361,8 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   wait_for_predecessors();
 
   const int panels = params.n / 64, stages = params.k / kStageK;
-  PanelRounds<Layout::kRoundPanels> rounds(__ldcg(params.slot_count), panels);
+  PanelRounds<Layout::kRoundPanels> rounds(block_share<Layout::kRoundPanels>(params, costs),
+                                           panels);
   SlotRows<kRows> slot{};
   int loaded_slot = -1;
   while (rounds.next < rounds.end) {

@@ -15,12 +15,12 @@ inline constexpr int32_t kOneSlotRow = 1;
 inline constexpr int32_t kSmallSlotRows = 8;
 inline constexpr int32_t kLargeSlotRows = 16;
 
-// Rows per slot of the kernel for many rows.
+// Rows per slot of the kernel for many rows; NVFP4 and INT4 have the first only.
 inline constexpr int32_t kPrefillSlotRows[] = {64, 128, 256};
 
 // Limits: n a multiple of 64, k of 256 and at most 7168.
 Result<void> launch_expert_matmul_sm90(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
-// MXFP4 only; k of any multiple of 256.
+// k of any multiple of 256.
 Result<void> launch_expert_prefill_sm90(const DeviceGroupedMatMulArgs& args,
                                         device::Stream& stream);
 

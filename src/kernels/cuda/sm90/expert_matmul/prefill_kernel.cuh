@@ -1,9 +1,9 @@
-// The expert product of sm_90a for many rows per expert, MXFP4. Design: spec "kernels" 4.4.
+// The expert product of sm_90a for many rows per expert. Design: spec "kernels" 4.4.
 //
 // A unit is a slot of up to kMaxRows rows and kPanels panels of 64 weight rows, one for each
 // consumer warpgroup, in steps of 128 k. One more warpgroup fills two rings in shared memory: three
 // warps gather rows of x, one lane begins the bulk copies of packed weights. Consumers expand their
-// weights to E5M2 in registers, beside the products before, multiply them by groups of 64 columns,
+// weights to FP8 in registers, beside the products before, multiply them by groups of 64 columns,
 // as many as the slot needs, and scale the sums of each step while the other consumers' products
 // run. Units go round the blocks in order, so that blocks that run together share rows of x in the
 // L2 cache.
@@ -17,18 +17,17 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_bf16.cuh"
-#include "kernels/cuda/sm90/expert_matmul/formats.cuh"
+#include "kernels/cuda/sm90/expert_matmul/prefill_formats.cuh"
 
 namespace nibble::kernels::cuda {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kGatherers = 96;  // threads that fetch rows
-inline constexpr int kStepK = 128;
-inline constexpr int kColumnGroup = 64;
 
 // What a block holds and who works in it.
-template <int kPanelsOfUnit, int kMaxRows>
+template <class Format, int kPanelsOfUnit, int kMaxRows>
 struct PrefillLayout {
+  using Panels = typename Format::Panels;
   static constexpr int kPanels = kPanelsOfUnit;
   static constexpr int kGroups = kMaxRows / kColumnGroup;
   static constexpr int kThreads = (kPanels + 1) * kWarpgroup;
@@ -40,7 +39,7 @@ struct PrefillLayout {
   // steps, units.
   static constexpr int kTileBytes = kMaxRows * static_cast<int>(kSwizzledRowBytes);
   static constexpr int kScaleBytes = kMaxRows * 4;
-  static constexpr int kPanelBytes = 4 * Mxfp4Panels::kSlabBytes;
+  static constexpr int kPanelBytes = 4 * Panels::kSlabBytes;
   static constexpr int kPackedBytes = kPanels * kPanelBytes;
   static constexpr int kRowSlots = kMaxRows == 256 ? 4 : kMaxRows == 128 ? 6 : 8;
   static constexpr int kPackedSlots = 4;
@@ -232,121 +231,22 @@ struct PrefillRings {
   }
 };
 
-inline constexpr uint64_t kTileStep = 2;                              // descriptors, of 32 k
-inline constexpr uint64_t kTileColumns = kColumnGroup * kStepK / 16;  // of a group
-
-// acc += a panel times a slot's rows, one group of columns. Registers are scarce: weights are
-// expanded 64 k at a time.
-template <class Layout>
-__device__ __forceinline__ void multiply_panel(PrefillRings<Layout>& rings,
-                                               int stages,
-                                               int /*rows*/,
-                                               int lane,
-                                               float (&acc)[1][kColumnGroup / 2]) {
-  uint32_t a[2][8];
-  float d[kColumnGroup / 2];
-  const uint8_t* slab = nullptr;
-  const auto expand = [&](int chunk) {
-    Mxfp4Panels::decode_chunk(
-        Mxfp4Panels::words_of(slab, chunk, lane),
-        *reinterpret_cast<const uint32_t*>(slab + 2048 + lane / 4 * 16 + chunk * 4),
-        a[chunk % 2]);
-  };
-  const auto begin_stage = [&] {
-    rings.packed.wait_full();
-    slab = rings.slab();
-    expand(0);
-  };
-  begin_stage();
-#pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      rings.rows.wait_full();
-      fence_async_proxy();
-      const uint64_t b = rings.tile();
-      wgmma_fence();
-      wgmma_e5m2_e4m3_first(d, a[0], b);
-      wgmma_e5m2_e4m3_add(d, a[0] + 4, b + kTileStep);
-      wgmma_commit();
-      expand(2 * half + 1);
-      wgmma_fence();
-      wgmma_e5m2_e4m3_add(d, a[1], b + 2 * kTileStep);
-      wgmma_e5m2_e4m3_add(d, a[1] + 4, b + 3 * kTileStep);
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (half == 0) {
-        expand(2);
-      } else {
-        rings.release(rings.packed, lane);
-        if (stage + 1 < stages) begin_stage();
-      }
-      wgmma_wait<0>();
-      hold(d);
-      promote<false>(acc[0], d, rings.scales(), lane % 4);
-      rings.release(rings.rows, lane);
-    }
-  }
-}
-
-// The same for up to kGroups groups.
-template <class Layout, int kGroups>
-__device__ __forceinline__ void multiply_panel(PrefillRings<Layout>& rings,
-                                               int stages,
-                                               int rows,
-                                               int lane,
-                                               float (&acc)[kGroups][kColumnGroup / 2]) {
-  uint32_t a[2][16];
-  const uint8_t* slab = nullptr;
-  const auto begin_stage = [&] {
-    rings.packed.wait_full();
-    slab = rings.slab();
-    Mxfp4Panels::decode_half<0>(slab, Mxfp4Panels::scales_of(slab, lane), lane, a[0]);
-  };
-  begin_stage();
-#pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      rings.rows.wait_full();
-      fence_async_proxy();
-      const uint64_t b = rings.tile();
-      const float* const scales = rings.scales();
-#pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        if (i * kColumnGroup >= rows) break;
-        float d[kColumnGroup / 2];
-        Mxfp4Panels::multiply_half(
-            [&](uint64_t step) { return b + i * kTileColumns + step * kTileStep; }, d, a[half]);
-        if (i == 0 && half == 0) {
-          Mxfp4Panels::decode_half<1>(slab, Mxfp4Panels::scales_of(slab, lane), lane, a[1]);
-          rings.release(rings.packed, lane);
-        } else if (i == 0 && stage + 1 < stages) {
-          begin_stage();
-        }
-        wgmma_wait<0>();
-        hold(d);
-        promote<false>(acc[i], d, scales + i * kColumnGroup, lane % 4);
-      }
-      rings.release(rings.rows, lane);
-    }
-  }
-}
-
 // Multiplies and writes; warpgroup `group` one panel of a unit.
-template <class Layout, int kMaxRows>
+template <class Format, class Layout, int kMaxRows>
 __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
+                                        const uint4& tables,
                                         const uint8_t* memory,
                                         uint32_t barriers) {
   constexpr int kAccumulators = kColumnGroup / 2;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = warp / 4;
   const PrefillShape shape = prefill_shape<Layout>(params);
-  PrefillRings<Layout> rings{.memory = memory,
-                             .tiles = swizzled_descriptor(shared_address(memory), 16),
-                             .slabs = memory + Layout::kPackedAt + warp * Mxfp4Panels::kSlabBytes,
-                             .rows = {barriers + 8 * Layout::kRowBarriers},
-                             .packed = {barriers + 8 * Layout::kPackedBarriers}};
+  PrefillRings<Layout> rings{
+      .memory = memory,
+      .tiles = swizzled_descriptor(shared_address(memory), 16),
+      .slabs = memory + Layout::kPackedAt + warp * Layout::Panels::kSlabBytes,
+      .rows = {barriers + 8 * Layout::kRowBarriers},
+      .packed = {barriers + 8 * Layout::kPackedBarriers}};
   int unit_slot = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
        unit += static_cast<int>(gridDim.x)) {
@@ -354,8 +254,8 @@ __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
     const uint8_t* const info = memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes;
     if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
     float acc[Layout::kGroups][kAccumulators] = {};
-    multiply_panel(
-        rings, shape.steps / 2, reinterpret_cast<const PrefillUnit*>(info)->rows, lane, acc);
+    const int rows = reinterpret_cast<const PrefillUnit*>(info)->rows;
+    Format::multiply(rings, tables, shape.steps / 2, rows, lane, acc);
     const int2* const columns = reinterpret_cast<const int2*>(info + sizeof(PrefillUnit));
     const PrefillUnit own = *reinterpret_cast<const PrefillUnit*>(info);
     const int panel = unit % shape.slot_units * Layout::kPanels + group;
@@ -363,7 +263,8 @@ __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
     const int slab = panel * 4 + warp % 4;
     const float* const multipliers =
         params.row_multipliers + static_cast<size_t>(own.expert) * params.n + slab * 16;
-    const float top = __ldg(multipliers + g), bottom = __ldg(multipliers + g + 8);
+    const float top = __ldg(multipliers + g) * Layout::Panels::kSumFactor;
+    const float bottom = __ldg(multipliers + g + 8) * Layout::Panels::kSumFactor;
 #pragma unroll
     for (int i = 0; i < Layout::kGroups; ++i) {
       if (i * kColumnGroup >= own.rows) break;
@@ -385,15 +286,17 @@ __device__ __forceinline__ void consume(const ExpertMatMulParams& params,
   }
 }
 
-template <int kPanels, int kMaxRows>
-__global__ void __launch_bounds__(PrefillLayout<kPanels, kMaxRows>::kThreads, 1)
+template <class Format, int kPanels, int kMaxRows>
+__global__ void __launch_bounds__(PrefillLayout<Format, kPanels, kMaxRows>::kThreads, 1)
     expert_prefill(const ExpertMatMulParams params) {
-  using Layout = PrefillLayout<kPanels, kMaxRows>;
+  using Layout = PrefillLayout<Format, kPanels, kMaxRows>;
   extern __shared__ __align__(1024) uint8_t prefill_memory[];  // as the swizzle wants
   uint8_t* const memory = prefill_memory;
   __shared__ __align__(8) uint64_t barriers[Layout::kBarriers];
+  __shared__ uint4 tables;
   const uint32_t first = shared_address(barriers);
   if (threadIdx.x == 0) {
+    tables = Layout::Panels::table_words();
     const auto init = [&](int at, int slots, int full_arrivals) {
       for (int i = 0; i < slots; ++i) {
         barrier_init(first + 8 * (at + i), full_arrivals);
@@ -410,7 +313,7 @@ __global__ void __launch_bounds__(PrefillLayout<kPanels, kMaxRows>::kThreads, 1)
   if (producer < 0) {
     take_registers<Layout::kConsumerRegisters>();
     wait_for_predecessors();
-    consume<Layout, kMaxRows>(params, memory, first);
+    consume<Format, Layout, kMaxRows>(params, tables, memory, first);
     return;
   }
   give_registers_back<Layout::kProducerRegisters>();
