@@ -140,15 +140,6 @@ std::string widened_note(const KernelInfo& kernel, Activation wanted, SchemeKind
                      wants_fp4 ? "FP4" : "FP8");
 }
 
-// The reference is shown where nothing else takes a module; Q-K7 then says that it must be allowed.
-kernels::RouteOptions routing_of(const PlanOptions& options) {
-  return {.deterministic = options.deterministic,
-          .only = options.only_kernel,
-          .without = options.without_kernel,
-          .for_plan = true,
-          .allow_reference = true};
-}
-
 // One kernel choice: for a class, a format and a matrix shape.
 class ModulePlanner final {
  public:
@@ -577,6 +568,15 @@ Result<void> plan_gpu_ops(const models::deepseek_v4::Config& config, Plan& plan)
 }
 
 }  // namespace
+
+// The reference is shown where nothing else takes a module; Q-K7 then says that it must be allowed.
+kernels::RouteOptions routing_of(const PlanOptions& options) {
+  return {.deterministic = options.deterministic,
+          .only = options.only_kernel,
+          .without = options.without_kernel,
+          .for_plan = true,
+          .allow_reference = true};
+}
 
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
   const bool is_cpu = plan.options.device.kind == device::DeviceKind::kCpu;

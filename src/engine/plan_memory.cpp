@@ -3,15 +3,21 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
 
 #include "base/checked_math.h"
 #include "engine/plan_parts.h"
+#include "models/deepseek_v4/gpu/ops.h"
 #include "models/deepseek_v4/gpu/state.h"
 #include "models/deepseek_v4/gpu/step_plan.h"
+#include "models/deepseek_v4/gpu/weights.h"
 #include "models/deepseek_v4/gpu/workspace.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/state.h"
+#include "models/deepseek_v4/tensor_names.h"
 #include "models/deepseek_v4/workspace.h"
 
 namespace nibble::engine::internal {
@@ -67,7 +73,46 @@ std::string_view form_name(const Plan& plan, models::KvDtype kv_dtype) {
   }
 }
 
-int64_t workspace_bytes(const Config& config, DraftKind draft, const Plan& plan, int64_t pages) {
+// The formats of the detected matrices by original name; of experts the first.
+std::map<std::string, quant::Format> matrix_formats(const quant::Detection& detection) {
+  std::map<std::string, quant::Format> formats;
+  for (const DetectedModule& module : detection.modules) {
+    const std::optional<quant::Format> format = quant::format_of(module.scheme);
+    const bool is_other_expert = module.role.module_class == ModuleClass::kRoutedExperts &&
+                                 module.name.find(".experts.0.") == std::string::npos;
+    if (!format || is_other_expert) continue;
+    std::string name = models::deepseek_v4::original_name(module.name + ".weight");
+    name.resize(name.size() - std::string_view(".weight").size());
+    formats.emplace(std::move(name), *format);
+  }
+  return formats;
+}
+
+// 0 where a matrix has no kernel: the plan says so elsewhere.
+int64_t gpu_workspace_bytes(const Config& config,
+                            const quant::Detection& detection,
+                            const Plan& plan,
+                            bool mtp,
+                            const models::StateOptions& state) {
+  namespace v4 = models::deepseek_v4;
+  const auto formats = matrix_formats(detection);
+  const auto format_of = [&](const std::string& name) -> std::optional<quant::Format> {
+    const auto found = formats.find(name);
+    return found == formats.end() ? std::nullopt : std::optional(found->second);
+  };
+  const v4::Numerics numerics = numerics_of(plan.options);
+  const device::DeviceInfo device = plan.options.device.info();
+  const kernels::RouteOptions routing = routing_of(plan.options);
+  const auto weights = v4::gpu::plan_weights(config, numerics, mtp, format_of, device, routing);
+  const auto ops = v4::gpu::route_ops(config, numerics, device, routing);
+  if (!weights.ok() || !ops.ok()) return 0;
+  return v4::gpu::Workspace::num_bytes(config, *weights, *ops, state);
+}
+
+int64_t workspace_bytes(const Config& config,
+                        const quant::Detection& detection,
+                        const Plan& plan,
+                        int64_t pages) {
   namespace v4 = models::deepseek_v4;
   const PlanOptions& options = plan.options;
   const models::StateOptions state{
@@ -75,9 +120,10 @@ int64_t workspace_bytes(const Config& config, DraftKind draft, const Plan& plan,
       .num_pages = static_cast<int32_t>(pages),
       .max_context = options.context,
       .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)};
-  const bool mtp = has_mtp(draft, plan);
+  const bool mtp = has_mtp(draft_kind(detection), plan);
   if (is_cpu(plan)) return v4::Workspace::num_bytes(config, mtp, state);
-  return v4::gpu::Workspace::max_bytes(config, mtp, state) + v4::gpu::StepPlan::num_bytes(state) +
+  return gpu_workspace_bytes(config, detection, plan, mtp, state) +
+         v4::gpu::StepPlan::num_bytes(state) +
          v4::gpu::scratch_bytes(
              config, numerics_of(options, options.kv_dtype), mtp, state.max_tokens_per_pass);
 }
@@ -134,8 +180,12 @@ std::vector<PlanKvForm> kv_forms(const Config& config, DraftKind draft, const Pl
 }
 
 // What the planned sequences take.
-void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemory& memory) {
+void add_state(const Config& config,
+               const quant::Detection& detection,
+               const Plan& plan,
+               PlanMemory& memory) {
   const PlanOptions& options = plan.options;
+  const DraftKind draft = draft_kind(detection);
   const StateBytes state = state_of(config, draft, plan);
   const int64_t sequences = options.concurrency;
   const int64_t pages = ceil_div(options.context, models::deepseek_v4::kPageSize);
@@ -147,7 +197,7 @@ void add_state(const Config& config, DraftKind draft, const Plan& plan, PlanMemo
   memory.entries_4 = times(memory.num_pages, state.entries_4);
   memory.index_entries = times(memory.num_pages, state.index_entries);
   memory.entries_128 = times(memory.num_pages, state.entries_128);
-  memory.workspace = std::min(workspace_bytes(config, draft, plan, pages), kMaxBytes);
+  memory.workspace = std::min(workspace_bytes(config, detection, plan, pages), kMaxBytes);
   memory.per_sequence = state.per_slot() + state.snapshot;
   memory.per_page = state.per_page();
   memory.kv_forms = kv_forms(config, draft, plan);
@@ -166,12 +216,12 @@ void find_what_fits(const Config& config, const PlanOptions& options, PlanMemory
                                          config.max_position_embeddings);
 }
 
-PlanMemory memory_of(const Config& config, DraftKind draft, const Plan& plan) {
+PlanMemory memory_of(const Config& config, const quant::Detection& detection, const Plan& plan) {
   PlanMemory memory;
   memory.capacity = plan.options.device.memory_bytes;
   memory.reserved = is_cpu(plan) ? kHostReserved : kGpuReserved;
   add_weights(plan, memory);
-  add_state(config, draft, plan, memory);
+  add_state(config, detection, plan, memory);
   find_what_fits(config, plan.options, memory);
   return memory;
 }
@@ -220,11 +270,11 @@ void plan_memory(const Config& config, const quant::Detection& detection, Plan& 
   }
   const bool is_longest = options.context == kLongestContext;
   if (is_longest) options.context = config.max_position_embeddings;
-  PlanMemory memory = memory_of(config, draft, plan);
+  PlanMemory memory = memory_of(config, detection, plan);
   memory.exceeds_kv_budget = !over_budget.empty();
   if (is_longest && !memory.fits() && memory.max_context > 0) {
     options.context = static_cast<int32_t>(memory.max_context);
-    memory = memory_of(config, draft, plan);
+    memory = memory_of(config, detection, plan);
   }
   plan.memory = memory;
   if (memory.fits()) return;

@@ -32,6 +32,9 @@ models::deepseek_v4::Numerics numerics_of(const PlanOptions& options);
 // With keys in another form.
 models::deepseek_v4::Numerics numerics_of(const PlanOptions& options, models::KvDtype kv_dtype);
 
+// How a plan routes.
+kernels::RouteOptions routing_of(const PlanOptions& options);
+
 // Kernels, formats, resident bytes; K and P3 diagnostics.
 void plan_modules(const quant::Detection& detection, Plan& plan);
 // Ops without weights. V4 only.

@@ -503,7 +503,10 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
                                                  {true, Precision::kDefault},
                                                  {false, Precision::kReference},
                                                  {true, Precision::kReference}}) {
-    const Plan plan = plan_tiny({.precision = precision,
+    const Plan plan = plan_tiny({.context = 2048,
+                                 .concurrency = 2,
+                                 .pass_tokens = 96,
+                                 .precision = precision,
                                  .deterministic = deterministic,
                                  .loads_draft = true,
                                  .allow_reference = true},
@@ -512,6 +515,10 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
     const LoadedTiny loaded = load_tiny(plan.options);
     const Result<void> result = check_executed(plan, loaded.model->routed_modules());
     EXPECT_TRUE(result.ok()) << result.error().message;
+    ASSERT_TRUE(loaded.model->reserve_state(planned_state(plan)).ok());
+    EXPECT_EQ(loaded.model->state_bytes(),
+              plan.memory->kv() + plan.memory->compressor_state + plan.memory->draft_state +
+                  plan.memory->workspace);
     if (precision != Precision::kDefault) continue;
     const auto& attention = *std::find_if(plan.modules.begin(), plan.modules.end(), [](auto& m) {
       return m.module_class == "attention";

@@ -19,22 +19,20 @@ int64_t num_rows(std::span<const WeightRows> sources) {
   return rows;
 }
 
+// A group's rows are a product of their own: tiles do not reach over its end.
 Result<std::vector<kernels::RangedRoute>> route_weight(kernels::Op op,
-                                                       quant::Format format,
-                                                       int64_t n,
-                                                       int64_t k,
-                                                       const DeviceLinearOptions& options) {
+                                                       const LayerShape& shape,
+                                                       kernels::Activation activation,
+                                                       const device::DeviceInfo& device,
+                                                       const kernels::RouteOptions& routing) {
   const kernels::Problem problem{.op = op,
                                  .has_weight = true,
-                                 .weight = format,
-                                 .activation = options.activation,
-                                 .n = n,
-                                 .k = k};
-  const device::DeviceInfo& device = options.device->info();
-  if (!options.routing.deterministic) {
-    return kernels::route_by_rows(problem, device, options.routing);
-  }
-  TRY_ASSIGN(kernels::Route route, kernels::route(problem, device, options.routing));
+                                 .weight = shape.format,
+                                 .activation = activation,
+                                 .n = shape.n / shape.groups,
+                                 .k = shape.k};
+  if (!routing.deterministic) return kernels::route_by_rows(problem, device, routing);
+  TRY_ASSIGN(kernels::Route route, kernels::route(problem, device, routing));
   std::vector<kernels::RangedRoute> routes;
   routes.push_back({.m_max = 0, .route = std::move(route)});
   return routes;
@@ -120,17 +118,31 @@ Result<DeviceLinear> DeviceLinear::make(std::span<const WeightRows> sources,
   if (!have_one_format(sources) && !have_scales(sources)) {
     return make(UnscaledStack(sources).rows(), groups, options);
   }
-  DeviceLinear linear;
-  linear.groups_ = groups;
-  linear.num_units_ = options.device->info().num_units;
   const quant::WeightView& first = sources.front().weight;
-  // A group's rows are a product of their own: tiles do not reach over its end.
-  TRY_ASSIGN(linear.routes_,
-             route_weight(
-                 kernels::Op::kMatMul, first.format, num_rows(sources) / groups, first.k, options));
+  TRY_ASSIGN(DeviceLinear linear,
+             plan({.format = first.format, .n = num_rows(sources), .k = first.k, .groups = groups},
+                  options.activation,
+                  options.device->info(),
+                  options.routing));
   TRY_ASSIGN(
       linear.weight_,
       options.uploader->pack(options.name, sources, linear.routes_.front().route.kernel->layout));
+  return linear;
+}
+
+Result<DeviceLinear> DeviceLinear::plan(const LayerShape& shape,
+                                        kernels::Activation activation,
+                                        const device::DeviceInfo& device,
+                                        const kernels::RouteOptions& routing) {
+  DeviceLinear linear;
+  linear.groups_ = shape.groups;
+  linear.num_units_ = device.num_units;
+  TRY_ASSIGN(linear.routes_,
+             route_weight(kernels::Op::kMatMul, shape, activation, device, routing));
+  linear.weight_.format = shape.format;
+  linear.weight_.layout = linear.routes_.front().route.kernel->layout;
+  linear.weight_.n = shape.n;
+  linear.weight_.k = shape.k;
   return linear;
 }
 
@@ -248,19 +260,29 @@ Result<DeviceExperts> DeviceExperts::make(std::span<const std::vector<WeightRows
                                    quant::format_name(first.format)));
     }
   }
-  DeviceExperts experts;
+  TRY_ASSIGN(DeviceExperts experts,
+             plan({.format = first.format, .n = num_rows(sources.front()), .k = first.k},
+                  options.activation,
+                  options.device->info(),
+                  options.routing));
   experts.num_experts_ = static_cast<int32_t>(sources.size());
-  experts.num_units_ = options.device->info().num_units;
-  TRY_ASSIGN(
-      experts.routes_,
-      route_weight(
-          kernels::Op::kGroupedMatMul, first.format, num_rows(sources.front()), first.k, options));
   TRY_ASSIGN(experts.weight_,
              options.uploader->pack_groups(
                  options.name,
                  sources,
                  experts.routes_.front().route.kernel->layout,
                  is_gate_up ? kernels::PanelOrder::kGateUp : kernels::PanelOrder::kNatural));
+  return experts;
+}
+
+Result<DeviceExperts> DeviceExperts::plan(const LayerShape& shape,
+                                          kernels::Activation activation,
+                                          const device::DeviceInfo& device,
+                                          const kernels::RouteOptions& routing) {
+  DeviceExperts experts;
+  experts.num_units_ = device.num_units;
+  TRY_ASSIGN(experts.routes_,
+             route_weight(kernels::Op::kGroupedMatMul, shape, activation, device, routing));
   return experts;
 }
 

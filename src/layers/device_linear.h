@@ -25,6 +25,14 @@ struct DeviceLinearOptions {
   kernels::RouteOptions routing;
 };
 
+// A weight as plans know it: n rows in all, of one format; see DeviceLinear about groups.
+struct LayerShape {
+  quant::Format format = quant::Format::kF32;
+  int64_t n = 0;
+  int64_t k = 0;
+  int32_t groups = 1;
+};
+
 // The forms of one matrix that its readers want.
 class FormSet final {
  public:
@@ -55,6 +63,11 @@ class DeviceLinear final {
   static Result<DeviceLinear> make(std::span<const kernels::WeightRows> sources,
                                    int32_t groups,
                                    const DeviceLinearOptions& options);
+  // What make() gives for such weights, without them: it tells what launches would need.
+  static Result<DeviceLinear> plan(const LayerShape& shape,
+                                   kernels::Activation activation,
+                                   const device::DeviceInfo& device,
+                                   const kernels::RouteOptions& routing);
 
   // The form in which the kernel for m rows reads x.
   kernels::ActivationForm form(int64_t m) const { return kernel(m).x_form; }
@@ -124,6 +137,11 @@ class DeviceExperts final {
   static Result<DeviceExperts> make(std::span<const std::vector<kernels::WeightRows>> sources,
                                     bool is_gate_up,
                                     const DeviceLinearOptions& options);
+  // As DeviceLinear::plan(), of one of the experts.
+  static Result<DeviceExperts> plan(const LayerShape& shape,
+                                    kernels::Activation activation,
+                                    const device::DeviceInfo& device,
+                                    const kernels::RouteOptions& routing);
 
   // Of the kernel for that many tokens.
   kernels::ActivationForm form(int64_t num_tokens) const { return kernel(num_tokens).x_form; }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/result.h"
@@ -49,6 +52,18 @@ Result<Weights> load_weights(const checkpoint::Checkpoint& checkpoint,
                              const Numerics& numerics,
                              device::Device& device,
                              const LoadOptions& options);
+
+// The format of a matrix by its original name, "layers.3.attn.wq_a"; nullopt: not known.
+using FormatOf = std::function<std::optional<quant::Format>(const std::string& name)>;
+
+// The layers that load_weights() makes, without weights: which kernels they take, and so what
+// scratch memory a step needs. kUnsupported when a format is not known or has no kernel.
+Result<Weights> plan_weights(const Config& config,
+                             const Numerics& numerics,
+                             bool has_mtp,
+                             const FormatOf& format_of,
+                             const device::DeviceInfo& device,
+                             const kernels::RouteOptions& routing);
 
 // `num_bytes` of host memory at `data`, in the device's.
 Result<device::Buffer> upload(device::Device& device, const void* data, int64_t num_bytes);

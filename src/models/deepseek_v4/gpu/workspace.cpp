@@ -47,22 +47,6 @@ struct Readers {
     }
   }
   void add(const DeviceExperts& experts, int64_t tokens) { forms.add(experts.forms(tokens)); }
-
-  // Of products with f32 activations.
-  void add_terms(int64_t rows) {
-    forms.add(ActivationForm::kBf16Terms);
-    block_rows[2] = std::max(block_rows[2], rows);
-  }
-  // Every other form that k has.
-  static Readers all(int64_t rows, int64_t k) {
-    Readers readers;
-    readers.forms.add(ActivationForm::kF32).add(ActivationForm::kBf16);
-    if (k % 128 != 0) return readers;
-    readers.forms.add(ActivationForm::kFp8Rows).add(ActivationForm::kFp8Blocks);
-    readers.forms.add(ActivationForm::kBf16Blocks);
-    readers.block_rows[0] = readers.block_rows[1] = rows;
-    return readers;
-  }
 };
 
 // f32 values of the sums of one product in all layers.
@@ -115,47 +99,6 @@ struct Workspace::Needs {
     add_sums(needs.mtp_e, weights.mtp->e_proj, rows);
     needs.mtp_normed.add(weights.mtp->h_proj, rows * config.hc_mult);
     add_sums(needs.mtp_h, weights.mtp->h_proj, rows * config.hc_mult);
-    return needs;
-  }
-
-  // The most that any kernels ask for.
-  static Needs most(const Config& config, bool has_mtp, const StateOptions& options) {
-    // Products of few rows split k: at most so many rows' worth of sums.
-    constexpr int64_t kMinRows = 256;
-    constexpr int64_t kMaxSlotRows = 256;
-    const int64_t rows = max_rows(options);
-    const auto sums = [&](int64_t m, int64_t n) { return std::max(m, kMinRows) * n; };
-    const int64_t hidden = config.hidden_size;
-    const int64_t heads = int64_t{config.num_attention_heads} * config.head_dim;
-    const int64_t groups = int64_t{config.o_groups} * config.o_lora_rank;
-    const int64_t shared = int64_t{config.moe_intermediate_size} * config.n_shared_experts;
-    Needs needs;
-    needs.has_mtp = has_mtp;
-    needs.x = Readers::all(rows, hidden);
-    if (hidden % 64 == 0) needs.x.add_terms(rows);
-    needs.q_latent = Readers::all(rows, config.q_lora_rank);
-    needs.heads = Readers::all(rows, heads);
-    needs.z = Readers::all(rows, groups);
-    needs.shared = Readers::all(rows, shared);
-    needs.activated = Readers::all(rows * config.num_experts_per_tok, config.moe_intermediate_size);
-    needs.hidden = Readers::all(head_rows(options), hidden);
-    needs.qr_kv = sums(rows, config.q_lora_rank + config.head_dim);
-    needs.projections = sums(rows,
-                             std::max(compressor_row_width(config, 4) + config.index_n_heads,
-                                      compressor_row_width(config, 128)));
-    needs.q = sums(rows, heads);
-    needs.index_q = sums(rows, int64_t{config.index_n_heads} * config.index_head_dim);
-    needs.z_sums = sums(rows, groups);
-    needs.y = sums(rows, hidden);
-    needs.router = sums(rows, config.n_routed_experts);
-    needs.shared_w13 = sums(rows, 2 * shared);
-    needs.shared_y = sums(rows, hidden);
-    needs.logits = head_rows(options) * int64_t{config.vocab_size};
-    needs.slot_rows = kMaxSlotRows;
-    if (!has_mtp) return needs;
-    needs.mtp_normed = Readers::all(rows * config.hc_mult, hidden);
-    needs.mtp_e = sums(rows, hidden);
-    needs.mtp_h = sums(rows * config.hc_mult, hidden);
     return needs;
   }
 
@@ -263,10 +206,13 @@ Result<Workspace> Workspace::make(const Config& config,
   return workspace;
 }
 
-int64_t Workspace::max_bytes(const Config& config, bool has_mtp, const StateOptions& options) {
+int64_t Workspace::num_bytes(const Config& config,
+                             const Weights& weights,
+                             const Ops& ops,
+                             const StateOptions& options) {
   Workspace workspace;
   Arena measure(nullptr);
-  workspace.lay_out(config, options, Needs::most(config, has_mtp, options), measure);
+  workspace.lay_out(config, options, Needs::of(config, weights, ops, options), measure);
   return measure.peak();
 }
 

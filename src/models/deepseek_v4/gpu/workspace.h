@@ -105,8 +105,11 @@ struct Workspace {
                                 const Ops& ops,
                                 const StateOptions& options,
                                 device::Device& device);
-  // At least what make() allocates, whatever the weights' formats and kernels. For plans.
-  static int64_t max_bytes(const Config& config, bool has_mtp, const StateOptions& options);
+  // What make() allocates. `weights` may be those of plan_weights().
+  static int64_t num_bytes(const Config& config,
+                           const Weights& weights,
+                           const Ops& ops,
+                           const StateOptions& options);
 
  private:
   class Arena;
