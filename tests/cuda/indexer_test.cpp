@@ -489,9 +489,15 @@ TEST_F(IndexerSelection, TokensDoNotDependOnTheirNeighbours) {
             std::vector<int32_t>(all.begin() + kSelected, all.begin() + 2 * kSelected));
 }
 
-// The shapes that compute-sanitizer sees: every warpgroup has as many tiles as its neighbours, as
-// racecheck takes warps that have passed unequal numbers of named barriers for unsynchronised.
+// The shape that compute-sanitizer sees.
 TEST_F(IndexerSelection, EqualsSelectionInALaunchOfItsOwnOfFewEntries) {
+  const ScoreCase inputs({130, 12, 70}, 8);
+  EXPECT_EQ(selected_rows(inputs, 16, true), selected_rows(inputs, 16, false));
+}
+
+// Every warpgroup has as many tiles as its neighbours, so that warps pass equal numbers of
+// barriers.
+TEST_F(IndexerSelection, EqualsSelectionInALaunchOfItsOwnOfFullTiles) {
   const ScoreCase two_tokens({512, 256}, 8), two_blocks({512}, 9);
   EXPECT_EQ(selected_rows(two_tokens, 16, true, 1), selected_rows(two_tokens, 16, false, 1));
   EXPECT_EQ(selected_rows(two_blocks, 16, true, 2), selected_rows(two_blocks, 16, false, 2));
