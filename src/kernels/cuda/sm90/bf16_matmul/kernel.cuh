@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/panel_stages.cuh"
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
@@ -196,7 +197,6 @@ __device__ __forceinline__ void produce_bf16_stages(const Bf16MatMulParams& para
                           : is_weight           ? evict_first_policy()
                                                 : evict_last_policy();
   const int num_stages = work.own_items() * work.item_tiles;
-  const int ahead = min(num_stages, params.ring_stages);
   const auto copy = [&](int slot, const Source& source) {
     const uint32_t target = ring + slot * Shape::kStageBytes + source.offset();
     const uint32_t barrier = full + 8 * slot;
@@ -207,50 +207,13 @@ __device__ __forceinline__ void produce_bf16_stages(const Bf16MatMulParams& para
     }
   };
 
-  Source source(params, lane);
-  for (int slot = 0; slot < ahead; ++slot, source.next()) {
-    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    if (is_weight) copy(slot, source);
-  }
-  wait_for_predecessors();
-  if (!is_weight) {
-    Source first(params, lane);
-    for (int slot = 0; slot < ahead; ++slot, first.next()) copy(slot, first);
-  }
-  int slot = 0;
-  uint32_t parity = 0;
-  for (int stage = ahead; stage < num_stages; ++stage, source.next()) {
-    barrier_wait(empty + 8 * slot, parity);
-    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    copy(slot, source);
-    if (++slot == params.ring_stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-}
-
-// Writes the f32 sums of a panel.   row: this thread's first, the other is 8 on
-template <int kColumns>
-__device__ __forceinline__ void store_bf16_sums(const Bf16MatMulParams& params,
-                                                const float (&sum)[kColumns / 2],
-                                                const ProductTile& item,
-                                                int row) {
-  const int t = static_cast<int>(threadIdx.x % 4);
-  const int64_t n = static_cast<int64_t>(params.panels) * 64;
-  const int token = item.tokens * kColumns + 2 * t;
-  float* y = params.y + (static_cast<int64_t>(item.split) * params.m + token) * n + row;
-#pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j, y += 8 * n) {
-    if (token + 8 * j < params.m) {
-      y[0] = sum[4 * j];
-      y[8] = sum[4 * j + 2];
-    }
-    if (token + 8 * j + 1 < params.m) {
-      y[n] = sum[4 * j + 1];
-      y[n + 8] = sum[4 * j + 3];
-    }
-  }
+  fill_panel_ring([&] { return Source(params, lane); },
+                  copy,
+                  is_weight,
+                  num_stages,
+                  params.ring_stages,
+                  full,
+                  empty);
 }
 
 // Multiplies what the ring brings. One warpgroup.
@@ -302,7 +265,7 @@ __device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& para
     if (lane < Shape::kCluster) barrier_arrive_at_rank(empty_of_rank + 8 * previous);
     if (work.ranges.has(item.rows, in_range)) {
       const int panel = work.ranges.panel(item.rows, in_range);
-      store_bf16_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
+      store_panel_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
     }
   }
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/panel_stages.cuh"
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
@@ -196,7 +197,6 @@ __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& par
                           : is_weight           ? evict_first_policy()
                                                 : evict_last_policy();
   const int num_stages = work.own_items() * work.item_tiles;
-  const int ahead = min(num_stages, params.ring_stages);
   const auto copy = [&](int slot, const Source& source) {
     const uint32_t target = ring + slot * Shape::kStageBytes + source.offset();
     const uint32_t barrier = full + 8 * slot;
@@ -207,50 +207,13 @@ __device__ __forceinline__ void produce_fp8_bulk_stages(const Fp8BulkParams& par
     }
   };
 
-  Source source(params, lane);
-  for (int slot = 0; slot < ahead; ++slot, source.next()) {
-    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    if (is_weight) copy(slot, source);
-  }
-  wait_for_predecessors();
-  if (!is_weight) {
-    Source first(params, lane);
-    for (int slot = 0; slot < ahead; ++slot, first.next()) copy(slot, first);
-  }
-  int slot = 0;
-  uint32_t parity = 0;
-  for (int stage = ahead; stage < num_stages; ++stage, source.next()) {
-    barrier_wait(empty + 8 * slot, parity);
-    if (lane == 0) barrier_arrive_expect(full + 8 * slot, source.stage_bytes());
-    copy(slot, source);
-    if (++slot == params.ring_stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-}
-
-// Writes the f32 sums of a panel.   row: this thread's first, the other is 8 on
-template <int kColumns>
-__device__ __forceinline__ void store_fp8_bulk_sums(const Fp8BulkParams& params,
-                                                    const float (&sum)[kColumns / 2],
-                                                    int split,
-                                                    int first_token,
-                                                    int row) {
-  const int64_t n = static_cast<int64_t>(params.panels) * 64;
-  const int token = first_token + 2 * static_cast<int>(threadIdx.x % 4);
-  float* y = params.y + (static_cast<int64_t>(split) * params.m + token) * n + row;
-#pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j, y += 8 * n) {
-    if (token + 8 * j < params.m) {
-      y[0] = sum[4 * j];
-      y[8] = sum[4 * j + 2];
-    }
-    if (token + 8 * j + 1 < params.m) {
-      y[n] = sum[4 * j + 1];
-      y[n + 8] = sum[4 * j + 3];
-    }
-  }
+  fill_panel_ring([&] { return Source(params, lane); },
+                  copy,
+                  is_weight,
+                  num_stages,
+                  params.ring_stages,
+                  full,
+                  empty);
 }
 
 // Adds a stage's products to `acc`.   scales: of this thread's first two tokens
@@ -334,12 +297,8 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
       }
     }
     if (work.ranges.has(item.rows, in_range)) {
-      store_fp8_bulk_sums<kColumns>(
-          params,
-          acc,
-          item.split,
-          item.tokens * kColumns,
-          work.ranges.panel(item.rows, in_range) * 64 + warp % 4 * 16 + lane / 4);
+      const int panel = work.ranges.panel(item.rows, in_range);
+      store_panel_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
     }
   }
 }
