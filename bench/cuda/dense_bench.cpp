@@ -1,6 +1,6 @@
-// The dense products of a DeepSeek-V4-Flash layer and its head on a GPU: each alone, and FP8 ones
-// for few tokens as a chain with real dependences, wq_b, wo_a, wo_b, the shared expert's gate and
-// up, over the weights of several layers. Prints one JSON object per line.
+// The dense products of a DeepSeek-V4-Flash layer and its head on a GPU: each alone, those that
+// share a launch for few tokens, and the FP8 ones of a layer with real dependences, in the model's
+// launches, over the weights of several layers. Prints one JSON object per line.
 //   usage: cuda_dense_bench [part of a measurement's name]...
 // A peer is measured beside a product when both are wanted.
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "kernels/cuda/quantize/launch.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
+#include "kernels/matmul_chain.h"
 
 namespace nibble {
 namespace {
@@ -32,22 +33,22 @@ struct Product {
   Activation activation;
   int64_t n, k;
   int32_t groups = 1;
-  bool quantize = false;        // where the kernel can
   int32_t copies = kNumLayers;  // of the weight, taken by turns
 };
 constexpr auto kFp8Block = quant::Format::kFp8E4m3Block128x128;
 constexpr auto kBf16 = quant::Format::kBf16;
 constexpr Product kProducts[] = {
-    {"wq_b", kFp8Block, Activation::kFp8, 32768, 1024, 1, true},
-    {"wo_a", kFp8Block, Activation::kFp8, 8192, 4096, 8, true},
+    {"wq_b", kFp8Block, Activation::kFp8, 32768, 1024},
+    {"wo_a", kFp8Block, Activation::kFp8, 8192, 4096, 8},
     {"wo_b", kFp8Block, Activation::kFp8, 4096, 8192},
     {"shared_w13", kFp8Block, Activation::kFp8, 4096, 4096},
     {"shared_w2", kFp8Block, Activation::kFp8, 4096, 2048},
     {"wq_a_wkv", kFp8Block, Activation::kFp8, 1536, 4096},
     {"compressor", kBf16, Activation::kF32, 2624, 4096},
     {"router", kBf16, Activation::kF32, 256, 4096},
-    {"head", kBf16, Activation::kBf16, 129280, 4096, 1, false, 1},
-    {"head_f32", kBf16, Activation::kF32, 129280, 4096, 1, false, 1},
+    {"head", kBf16, Activation::kBf16, 129280, 4096, 1, 1},
+    {"head_f32", kBf16, Activation::kF32, 129280, 4096, 1, 1},
+    {"index_wq_b", kFp8Block, Activation::kFp8, 8192, 1024},
 };
 constexpr size_t kNumProducts = std::size(kProducts);
 
@@ -56,7 +57,10 @@ struct Pair {
   const char* name;
   size_t first, second;
 };
-constexpr Pair kPairs[] = {{"pair_latents_compressor", 5, 6}, {"pair_shared_router", 3, 7}};
+constexpr Pair kPairs[] = {{"pair_latents_compressor", 5, 6}, {"pair_queries", 0, 10}};
+// wo_a and wo_b, the second of what the first gives, in one launch.
+constexpr size_t kChain[] = {1, 2};
+constexpr int32_t kMaxChainTokens = 8;
 
 // Fills device memory with random bytes that no format takes for NaN or a large number.
 Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
@@ -124,12 +128,13 @@ Result<Weights> make_weights(device::Device& device) {
   return weights;
 }
 
-// Activations between the products: blocks by turns, plain ones, partial sums.
+// Activations between the products: blocks by turns, plain ones, partial sums, counters.
 struct Activations {
   device::Buffer storage;
   std::byte* blocks[2];
   std::byte* plain;  // BF16 blocks or terms
   float* sums;
+  device::Buffer counters;
 };
 
 Result<Activations> make_activations(device::Device& device) {
@@ -138,6 +143,7 @@ Result<Activations> make_activations(device::Device& device) {
   constexpr int64_t kSums = int64_t{kMaxTokens} * 32768 * 4;
   Activations x;
   TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kPlain + kSums));
+  TRY_ASSIGN(x.counters, device.allocate(1 << 10));  // zeros
   x.blocks[0] = x.storage.data();
   x.blocks[1] = x.blocks[0] + kBlocks;
   x.plain = x.blocks[1] + kBlocks;
@@ -165,39 +171,19 @@ class Dense final {
       TRY_ASSIGN(dense.routes_[p], route_product(kProducts[p], device));
     }
     TRY_ASSIGN(dense.pair_, route({.op = Op::kMatMulPair, .m_max = 1}, device.info()));
+    TRY_ASSIGN(dense.chain_, route({.op = Op::kMatMulChain, .m_max = 1}, device.info()));
     return dense;
   }
 
-  Result<void> multiply(size_t product, int32_t layer, int32_t tokens, int32_t from) const {
-    const Product& shape = kProducts[product];
-    const Route& route = route_for(routes_[product], tokens);
-    const bool quantize = shape.quantize && route.kernel->gives_fp8;
-    return route.launch(
-        DeviceMatMulArgs{
-            .x = {.fp8_blocks = x_.blocks[from], .bf16_blocks = x_.plain, .bf16_terms = x_.plain},
-            .m = tokens,
-            .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
-            .groups = shape.groups,
-            .splits = quantize ? 1 : splits(product, tokens),
-            .y = quantize ? nullptr : x_.sums,
-            .y_fp8 = quantize ? x_.blocks[1 - from] : nullptr,
-            .num_units = device_.info().num_units,
-            .is_dependent = true},
-        device_.stream());
+  Result<void> multiply(size_t product, int32_t layer, int32_t tokens) const {
+    DeviceMatMulArgs args = part(product, layer, tokens, 0);
+    args.splits = splits(product, tokens);
+    return route_for(routes_[product], tokens).launch(args, device_.stream());
   }
 
   Result<void> multiply_pair(const Pair& pair, int32_t layer, int32_t tokens) const {
-    const auto part = [&](size_t product) {
-      const Product& shape = kProducts[product];
-      return DeviceMatMulArgs{
-          .x = {.fp8_blocks = x_.blocks[0], .bf16_terms = x_.plain},
-          .m = tokens,
-          .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
-          .y = x_.sums + (product == pair.first ? 0 : int64_t{1} << 22),
-          .num_units = device_.info().num_units,
-          .is_dependent = true};
-    };
-    DeviceMatMulPairArgs args{.first = part(pair.first), .second = part(pair.second)};
+    DeviceMatMulPairArgs args{.first = part(pair.first, layer, tokens, 0),
+                              .second = part(pair.second, layer, tokens, 1)};
     const MatMulPairPlan plan = plan_matmul_pair({route_for(routes_[pair.first], tokens).kernel,
                                                   route_for(routes_[pair.second], tokens).kernel},
                                                  {args.first.weight, args.second.weight},
@@ -208,23 +194,66 @@ class Dense final {
     return pair_.launch(args, device_.stream());
   }
 
-  Result<void> chain(int32_t layer, int32_t tokens) const {
-    TRY(multiply(0, layer, tokens, 0));
-    TRY(multiply(1, layer, tokens, 1));
-    TRY(multiply(2, layer, tokens, 0));
-    TRY(quantize(2, tokens, false));
-    TRY(multiply(3, layer, tokens, 0));
-    return quantize(3, tokens, true);
+  // Gives splits of the second product's sums, which lie in part 1 of the sums.
+  Result<int32_t> multiply_chain(int32_t layer, int32_t tokens) const {
+    DeviceMatMulChainArgs args{.first = part(kChain[0], layer, tokens, 0),
+                               .second = part(kChain[1], layer, tokens, 1),
+                               .counters = reinterpret_cast<int32_t*>(x_.counters.data())};
+    args.second.x = {.fp8_blocks = x_.blocks[1]};
+    const MatMulChainPlan plan = plan_matmul_chain({route_for(routes_[kChain[0]], tokens).kernel,
+                                                    route_for(routes_[kChain[1]], tokens).kernel},
+                                                   {args.first.weight, args.second.weight},
+                                                   device_.info().num_units);
+    args.first.splits = plan.splits[0];
+    args.second.splits = plan.splits[1];
+    TRY(chain_.launch(args, device_.stream()));
+    return plan.splits[1];
+  }
+
+  // The FP8 products of a layer and, where the model has other ops between them, the quantisation
+  // of what they give.
+  Result<void> layer_products(int32_t layer, int32_t tokens) const {
+    TRY(multiply(0, layer, tokens));
+    TRY(quantize(0, tokens, splits(0, tokens), 0, false));
+    TRY_ASSIGN(const int32_t last, project_output(layer, tokens));
+    TRY(quantize(2, tokens, last, 1, false));
+    TRY(multiply(3, layer, tokens));
+    return quantize(3, tokens, splits(3, tokens), 0, true);
   }
 
  private:
-  // The sums of a product to blocks 0. The next layer's wq_b takes the first k values of them.
-  Result<void> quantize(size_t product, int32_t tokens, bool swiglu) const {
+  float* sums(int32_t place) const { return x_.sums + place * (int64_t{1} << 22); }
+
+  DeviceMatMulArgs part(size_t product, int32_t layer, int32_t tokens, int32_t place) const {
     const Product& shape = kProducts[product];
-    return launch_quantize_sums({.sums = x_.sums,
-                                 .splits = splits(product, tokens),
+    return DeviceMatMulArgs{
+        .x = {.fp8_blocks = x_.blocks[0], .bf16_blocks = x_.plain, .bf16_terms = x_.plain},
+        .m = tokens,
+        .weight = &weights_.products[product][static_cast<size_t>(layer % shape.copies)],
+        .groups = shape.groups,
+        .y = sums(place),
+        .num_units = device_.info().num_units,
+        .is_dependent = true};
+  }
+
+  // wo_a and wo_b, as multiply_chain().
+  Result<int32_t> project_output(int32_t layer, int32_t tokens) const {
+    if (tokens <= kMaxChainTokens) return multiply_chain(layer, tokens);
+    TRY(multiply(1, layer, tokens));
+    TRY(quantize(1, tokens, splits(1, tokens), 0, false));
+    DeviceMatMulArgs args = part(2, layer, tokens, 1);
+    args.splits = splits(2, tokens);
+    TRY(route_for(routes_[2], tokens).launch(args, device_.stream()));
+    return args.splits;
+  }
+
+  // The sums of a product at `place` to blocks 0. The next layer's wq_b takes the first k values.
+  Result<void> quantize(
+      size_t product, int32_t tokens, int32_t num_splits, int32_t place, bool swiglu) const {
+    return launch_quantize_sums({.sums = sums(place),
+                                 .splits = num_splits,
                                  .m = tokens,
-                                 .n = shape.n,
+                                 .n = kProducts[product].n,
                                  .swiglu = swiglu,
                                  .limit = 10.0f,
                                  .y = x_.blocks[0],
@@ -244,7 +273,7 @@ class Dense final {
   const Weights& weights_;
   const Activations& x_;
   std::vector<RangedRoute> routes_[kNumProducts];
-  Route pair_;
+  Route pair_, chain_;
 };
 
 // The same product by cublasLt where it is installed and can, with the activations and weights that
@@ -293,7 +322,7 @@ Result<void> run(std::vector<std::string> names) {
     if (tokens <= 16 && bench.wants("chain")) {
       TRY_ASSIGN(const Spread us,
                  cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
-                   return dense.chain(layer, tokens);
+                   return dense.layer_products(layer, tokens);
                  }));
       int64_t bytes = 0;
       for (size_t p = 0; p < 4; ++p) bytes += weight_bytes(p);
@@ -307,6 +336,15 @@ Result<void> run(std::vector<std::string> names) {
                  }));
       bench.print(pair.name, tokens, weight_bytes(pair.first) + weight_bytes(pair.second), us);
     }
+    if (tokens <= kMaxChainTokens && bench.wants("joined_output")) {
+      TRY_ASSIGN(const Spread us,
+                 cuda_bench::time_graph_us(
+                     device->stream(), kNumLayers, [&](int32_t layer) -> Result<void> {
+                       TRY(dense.multiply_chain(layer, tokens));
+                       return {};
+                     }));
+      bench.print("joined_output", tokens, weight_bytes(kChain[0]) + weight_bytes(kChain[1]), us);
+    }
     for (size_t p = 0; p < kNumProducts; ++p) {
       if (!bench.wants(kProducts[p].name)) continue;
       const bool is_head = kProducts[p].n > 100000;
@@ -314,7 +352,7 @@ Result<void> run(std::vector<std::string> names) {
       TRY_ASSIGN(
           const Spread us,
           cuda_bench::time_graph_us(device->stream(), is_head ? 2 : kNumLayers, [&](int32_t layer) {
-            return dense.multiply(p, layer, tokens, 0);
+            return dense.multiply(p, layer, tokens);
           }));
       bench.print(kProducts[p].name,
                   tokens,

@@ -25,7 +25,8 @@ namespace nibble::kernels {
 
 enum class Op : uint8_t {
   kMatMul,
-  kMatMulPair,  // only on GPUs
+  kMatMulPair,   // only on GPUs
+  kMatMulChain,  // only on GPUs
   kGroupedMatMul,
   kSparseAttention,
   kIndexerScore,
@@ -111,6 +112,7 @@ using Launch = std::variant<std::monostate,
                             Launcher<MatMulArgs>,
                             Launcher<DeviceMatMulArgs>,
                             Launcher<DeviceMatMulPairArgs>,
+                            Launcher<DeviceMatMulChainArgs>,
                             Launcher<GroupedMatMulArgs>,
                             Launcher<DeviceGroupedMatMulArgs>,
                             Launcher<SparseAttentionArgs>,
@@ -162,7 +164,8 @@ struct KernelInfo {
   bool gives_forms = false;  // attention on GPUs: gives f32, BF16 and FP8 forms, rotated back
   int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
   SelectLimits selects = {};  // scores on GPUs
-  // Pairs of products: the rows whose products, bit for bit, they make in one launch.
+  // Pairs and chains of products: the rows whose products, bit for bit, they make in one launch. A
+  // pair is one of the first row and one of either, a chain one of each.
   std::array<std::string_view, 2> pair = {};
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.

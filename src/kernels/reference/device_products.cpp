@@ -26,6 +26,8 @@ using reference::write_forms;
 // Tokens up to which some emulated dense products have a kernel of their own, that reads blocks or
 // terms and splits k: as the fast ones of real GPUs do.
 constexpr int64_t kMaxDecodeTokens = 16;
+// Of chains of products: fewer, so that steps come both ways.
+constexpr int64_t kMaxChainTokens = 8;
 
 float dot(std::span<const float> w, std::span<const float> x) {
   double sum = 0;
@@ -101,9 +103,15 @@ Result<void> matmul(const DeviceMatMulArgs& args, device::Stream& stream) {
   return {};
 }
 
+// A product of a pair or chain: FP8 weights or BF16 ones.
+Result<void> matmul_part(const DeviceMatMulArgs& args, device::Stream& stream) {
+  return args.weight->format == Format::kBf16 ? matmul<ActivationForm::kBf16Terms>(args, stream)
+                                              : matmul<ActivationForm::kFp8Blocks>(args, stream);
+}
+
 Result<void> matmul_pair(const DeviceMatMulPairArgs& args, device::Stream& stream) {
-  TRY(matmul<ActivationForm::kFp8Blocks>(args.first, stream));
-  return matmul<ActivationForm::kBf16Terms>(args.second, stream);
+  TRY(matmul_part(args.first, stream));
+  return matmul_part(args.second, stream);
 }
 
 // The weight of one expert among packages that follow each other.
@@ -129,6 +137,18 @@ float activate(float gate, float up, float limit) {
     up = std::clamp(up, -limit, limit);
   }
   return static_cast<float>(static_cast<double>(gate) / (1 + std::exp(-double{gate})) * up);
+}
+
+Result<void> matmul_chain(const DeviceMatMulChainArgs& args, device::Stream& stream) {
+  TRY(matmul_part(args.first, stream));
+  const DeviceSums sums{.data = args.first.y, .splits = args.first.splits};
+  for (int64_t t = 0; t < args.first.m; ++t) {
+    write_forms({.fp8_blocks = args.second.x.fp8_blocks},
+                args.first.m,
+                t,
+                reference::sum_row(sums, args.first.m, args.first.weight->n, t));
+  }
+  return matmul_part(args.second, stream);
 }
 
 // One pair through one expert.   out: [n]
@@ -407,11 +427,16 @@ class ProductTable final {
  public:
   ProductTable() {
     for (int32_t f = 0; f < quant::kNumFormats; ++f) add_products(static_cast<Format>(f));
-    KernelInfo& pair =
-        rows_.emplace_back(emulated("matmul_pair.emulated.scalar", Op::kMatMulPair, &matmul_pair));
+    constexpr std::string_view kFp8 = "matmul.fp8_block128x128.fp8.emulated.scalar.decode";
+    constexpr std::string_view kBf16 = "matmul.bf16.f32.emulated.scalar.decode";
+    KernelInfo pair = emulated("matmul_pair.emulated.scalar", Op::kMatMulPair, &matmul_pair);
     pair.limits = {.m_max = kMaxDecodeTokens};
-    pair.pair = {"matmul.fp8_block128x128.fp8.emulated.scalar.decode",
-                 "matmul.bf16.f32.emulated.scalar.decode"};
+    pair.pair = {kFp8, kBf16};
+    rows_.push_back(pair);
+    KernelInfo chain = emulated("matmul_chain.emulated.scalar", Op::kMatMulChain, &matmul_chain);
+    chain.limits = {.m_max = kMaxChainTokens};
+    chain.pair = {kFp8, kFp8};
+    rows_.push_back(chain);
   }
   std::span<const KernelInfo> rows() const { return rows_; }
 

@@ -205,6 +205,12 @@ __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Orders ordinary accesses to global memory before or after accesses by the copy engine: of who
+// writes before it counts, of who copies after it has seen the count.
+__device__ __forceinline__ void fence_async_proxy_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // --- programmatic dependent launch: from sm_90 on; before that, kernels follow each other ---
 
 // Waits until the kernels before this one have finished and their writes are visible.

@@ -330,6 +330,15 @@ Result<DeviceSums> project_output(const Pass& pass,
                                   const Rows& rows) {
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
+  if (weights.wo_a.makes_chain(weights.wo_b, pass.ops.chain(), m)) {
+    return weights.wo_a.launch_chain(
+        weights.wo_b,
+        *pass.ops.chain(),
+        ws.heads,
+        m,
+        {.between = ws.z, .sums = {ws.z_sums, ws.y}, .counters = ws.chain_counters},
+        pass.stream());
+  }
   FormSet z_forms;
   z_forms.add(weights.wo_b.form(m));
   if (weights.wo_a.gives_blocks(m) && z_forms.has(ActivationForm::kFp8Blocks)) {
@@ -400,9 +409,18 @@ Result<DeviceSums> run_attention(const Pass& pass,
       rows,
       {.x = ws.q_latent, .form = weights.wq_b.form(m), .width = pass.config.q_lora_rank}));
   QuerySums sums{.q = {}, .index = {}, .projections = projections};
-  TRY_ASSIGN(sums.q, weights.wq_b.launch(ws.q_latent, m, ws.q_sums, pass.stream()));
   if (layer.compress_ratio == 4) {
-    TRY_ASSIGN(sums.index, weights.index_wq_b.launch(ws.q_latent, m, ws.index_sums, pass.stream()));
+    TRY_ASSIGN(const auto queries,
+               weights.wq_b.launch_pair(weights.index_wq_b,
+                                        pass.ops.pair(),
+                                        ws.q_latent,
+                                        m,
+                                        {ws.q_sums, ws.index_sums},
+                                        pass.stream()));
+    sums.q = queries[0];
+    sums.index = queries[1];
+  } else {
+    TRY_ASSIGN(sums.q, weights.wq_b.launch(ws.q_latent, m, ws.q_sums, pass.stream()));
   }
   TRY(make_queries(pass, weights, rows, sums));
   const int32_t* selected_counts = ws.selected_counts;

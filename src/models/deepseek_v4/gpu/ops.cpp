@@ -67,6 +67,8 @@ Result<Ops> route_ops(const Config& config,
   }
   auto pair = kernels::route({.op = kernels::Op::kMatMulPair, .m_max = 1}, device, routing);
   if (pair.ok()) ops.matmul_pair = std::move(pair).value();
+  auto chain = kernels::route({.op = kernels::Op::kMatMulChain, .m_max = 1}, device, routing);
+  if (chain.ok()) ops.matmul_chain = std::move(chain).value();
   return ops;
 }
 

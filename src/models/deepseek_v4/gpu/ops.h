@@ -31,10 +31,13 @@ struct Ops {
   kernels::Route rms_norm;
   kernels::Route join_mtp;
   kernels::Route sample;
-  std::optional<kernels::Route> matmul_pair;  // two products of few rows in one launch
+  // Several products of few rows in one launch.
+  std::optional<kernels::Route> matmul_pair;
+  std::optional<kernels::Route> matmul_chain;
 
   // Null where there is none.
   const kernels::Route* pair() const { return matmul_pair ? &*matmul_pair : nullptr; }
+  const kernels::Route* chain() const { return matmul_chain ? &*matmul_chain : nullptr; }
 };
 
 // An op of the step and what it is asked to do.

@@ -79,6 +79,7 @@ struct Workspace::Needs {
   int64_t qr_kv = 0, projections = 0, q = 0, index_q = 0, z_sums = 0, y = 0;
   int64_t router = 0, shared_w13 = 0, shared_y = 0, logits = 0, mtp_e = 0, mtp_h = 0;
   int64_t slot_rows = 1;  // pairs per slot, at most
+  int64_t counters = 0;   // of chains
 
   static Needs of(const Config& config,
                   const Weights& weights,
@@ -89,8 +90,8 @@ struct Workspace::Needs {
     needs.has_mtp = weights.mtp.has_value();
     needs.activated.forms.add(ActivationForm::kBf16);
     for_each_block(weights, [&](const BlockWeights& block) {
-      needs.add(block.attention, ops.pair(), rows);
-      needs.add(block.moe, ops.pair(), rows);
+      needs.add(block.attention, ops, rows);
+      needs.add(block.moe, ops, rows);
     });
     needs.hidden.add(weights.lm_head, head_rows(options));
     add_sums(needs.logits, weights.lm_head, head_rows(options));
@@ -103,7 +104,8 @@ struct Workspace::Needs {
   }
 
  private:
-  void add(const AttentionWeights& weights, const kernels::Route* pair, int64_t rows) {
+  void add(const AttentionWeights& weights, const Ops& ops, int64_t rows) {
+    const kernels::Route* const pair = ops.pair();
     x.add(weights.wqa_wkv, rows);
     x.add(weights.compressor_projections, rows);
     q_latent.add(weights.wq_b, rows);
@@ -116,10 +118,16 @@ struct Workspace::Needs {
         {&qr_kv, &projections}, weights.wqa_wkv, weights.compressor_projections, pair, rows);
     add_sums(q, weights.wq_b, rows);
     add_sums(index_q, weights.index_wq_b, rows);
+    add_pair_sums({&q, &index_q}, weights.wq_b, weights.index_wq_b, pair, rows);
     add_sums(z_sums, weights.wo_a, rows);
     add_sums(y, weights.wo_b, rows);
+    const DeviceLinear::ChainNeeds chain =
+        weights.wo_a.chain_needs(weights.wo_b, ops.chain(), rows);
+    z_sums = std::max(z_sums, chain.sums[0]);
+    y = std::max(y, chain.sums[1]);
+    counters = std::max(counters, chain.counters);
   }
-  void add(const MoeWeights& weights, const kernels::Route* pair, int64_t rows) {
+  void add(const MoeWeights& weights, const Ops& ops, int64_t rows) {
     x.add(weights.gate, rows);
     x.add(weights.shared_w13, rows);
     x.add(weights.w13, rows);
@@ -127,7 +135,7 @@ struct Workspace::Needs {
     activated.add(weights.w2, rows);
     add_sums(router, weights.gate, rows);
     add_sums(shared_w13, weights.shared_w13, rows);
-    add_pair_sums({&shared_w13, &router}, weights.shared_w13, weights.gate, pair, rows);
+    add_pair_sums({&shared_w13, &router}, weights.shared_w13, weights.gate, ops.pair(), rows);
     add_sums(shared_y, weights.shared_w2, rows);
     slot_rows =
         std::max<int64_t>({slot_rows, weights.w13.max_slot_rows(), weights.w2.max_slot_rows()});
@@ -246,6 +254,7 @@ void Workspace::lay_out(const Config& config,
   x = arena.forms(needs.x, rows, width);
   expert_counters = arena.take<int32_t>(config.num_experts_per_tok + 1);  // devices give zeros
   select_counters = arena.take<int32_t>(rows);                            // devices give zeros
+  chain_counters = arena.take<int32_t>(needs.counters);                   // likewise
 
   const int64_t logit_rows = head_rows(options);
   hidden = arena.forms(needs.hidden, logit_rows, width);

@@ -46,6 +46,7 @@ struct Workspace {
   kernels::ActivationForms x;          // [T, D]
   int32_t* expert_counters = nullptr;  // [k + 1] of kernels::DeviceDownProduct
   int32_t* select_counters = nullptr;  // [T] of kernels::DeviceSelection
+  int32_t* chain_counters = nullptr;   // of kernels::DeviceMatMulChainArgs
 
   // Attention. Shares memory with the experts.
   float* qr_kv = nullptr;             // sums of q_lora_rank + d

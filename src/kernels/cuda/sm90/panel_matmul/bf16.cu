@@ -3,9 +3,8 @@
 namespace nibble::kernels::cuda {
 
 Result<void> launch_bf16_terms_matmul_sm90(const DeviceMatMulArgs& args, device::Stream& stream) {
-  constexpr auto kMath = PanelMath::kBf16Terms;
-  return args.m <= 8 ? launch_panels<8, kMath, false>(args, stream)
-                     : launch_panels<16, kMath, false>(args, stream);
+  return args.m <= 8 ? launch_panels<8, PanelMath::kBf16Terms>(args, stream)
+                     : launch_panels<16, PanelMath::kBf16Terms>(args, stream);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -37,34 +37,38 @@ inline PanelMatMulParams panel_params(const DeviceMatMulArgs& args, PanelMath ma
           .tiles = static_cast<int>(weight.k / tile_k),
           .splits = args.splits,
           .y = args.y,
-          .y_fp8 = reinterpret_cast<uint8_t*>(args.y_fp8),
           .ring_stages = 0,
           .first_block = 0,
           .num_blocks = grid};
 }
 
-// Makes the ring as long as shared memory allows and returns what the block needs of it.
-template <int kColumns, bool kQuantize>
+// Makes the ring of such stages as long as shared memory allows: how many.
+template <int kColumns>
+int32_t num_panel_stages(int32_t stage_bytes) {
+  using Memory = PanelMatMulMemory<kColumns>;
+  constexpr int32_t kOther = Memory::kPartialBytes + Memory::kStaticBytes;
+  return std::min((kPanelBlockBytes - kOther) / stage_bytes, kPanelMaxStages) / kPanelWarpgroups *
+         kPanelWarpgroups;
+}
+
+// Sizes the ring of a product and returns what the block needs.
+template <int kColumns>
 int32_t size_panel_ring(PanelMatMulParams& params) {
   using Memory = PanelMatMulMemory<kColumns>;
   const int32_t stage = Memory::stage_bytes(params.block_bytes, params.m);
-  constexpr int32_t kOther = Memory::kPartialBytes + Memory::template static_bytes<kQuantize>();
-  params.ring_stages = std::min((kPanelBlockBytes - kOther) / stage, kPanelMaxStages) /
-                       kPanelWarpgroups * kPanelWarpgroups;
+  params.ring_stages = num_panel_stages<kColumns>(stage);
   return params.ring_stages * stage + Memory::kPartialBytes;
 }
 
-template <int kColumns, PanelMath kMath, bool kQuantize>
+template <int kColumns, PanelMath kMath>
 Result<void> launch_panels(const DeviceMatMulArgs& args, device::Stream& stream) {
-  const int32_t grid = args.num_units / 2 * 2;
-  PanelMatMulParams params = panel_params(args, kMath, grid);
-  const int32_t shared_bytes = size_panel_ring<kColumns, kQuantize>(params);
-  return launch_kernel(&panel_matmul<kColumns, kMath, kQuantize>,
-                       {.grid = static_cast<uint32_t>(grid),
-                        .block = kPanelConsumers + 32,
+  PanelMatMulParams params = panel_params(args, kMath, args.num_units);
+  const int32_t shared_bytes = size_panel_ring<kColumns>(params);
+  return launch_kernel(&panel_matmul<kColumns, kMath>,
+                       {.grid = static_cast<uint32_t>(args.num_units),
+                        .block = kPanelThreads,
                         .shared_bytes = shared_bytes,
-                        .is_dependent = args.is_dependent,
-                        .cluster = kQuantize ? 2U : 1U},
+                        .is_dependent = args.is_dependent},
                        stream,
                        params);
 }

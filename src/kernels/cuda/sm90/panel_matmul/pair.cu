@@ -3,23 +3,29 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-template <int kColumns>
+template <int kColumns, PanelMath kSecond>
 Result<void> launch(const DeviceMatMulPairArgs& args, device::Stream& stream) {
   const int32_t grid = args.first.num_units;
-  PanelMatMulParams fp8 = panel_params(args.first, PanelMath::kFp8, args.first_blocks);
-  PanelMatMulParams bf16 =
-      panel_params(args.second, PanelMath::kBf16Terms, grid - args.first_blocks);
-  bf16.first_block = args.first_blocks;
-  const int32_t fp8_bytes = size_panel_ring<kColumns, false>(fp8);
-  const int32_t bf16_bytes = size_panel_ring<kColumns, false>(bf16);
-  return launch_kernel(&panel_matmul_pair<kColumns>,
+  PanelMatMulParams first = panel_params(args.first, PanelMath::kFp8, args.first_blocks);
+  PanelMatMulParams second = panel_params(args.second, kSecond, grid - args.first_blocks);
+  second.first_block = args.first_blocks;
+  const int32_t first_bytes = size_panel_ring<kColumns>(first);
+  const int32_t second_bytes = size_panel_ring<kColumns>(second);
+  return launch_kernel(&panel_matmul_pair<kColumns, kSecond>,
                        {.grid = static_cast<uint32_t>(grid),
-                        .block = kPanelConsumers + 32,
-                        .shared_bytes = std::max(fp8_bytes, bf16_bytes),
+                        .block = kPanelThreads,
+                        .shared_bytes = std::max(first_bytes, second_bytes),
                         .is_dependent = args.first.is_dependent},
                        stream,
-                       fp8,
-                       bf16);
+                       first,
+                       second);
+}
+
+template <int kColumns>
+Result<void> launch(const DeviceMatMulPairArgs& args, device::Stream& stream) {
+  return args.second.weight->layout == PackedLayout::kFp8Panel64
+             ? launch<kColumns, PanelMath::kFp8>(args, stream)
+             : launch<kColumns, PanelMath::kBf16Terms>(args, stream);
 }
 
 }  // namespace
