@@ -57,7 +57,8 @@ struct Pair {
   const char* name;
   size_t first, second;
 };
-constexpr Pair kPairs[] = {{"pair_latents_compressor", 5, 6}, {"pair_queries", 0, 10}};
+constexpr Pair kPairs[] = {
+    {"pair_latents_compressor", 5, 6}, {"pair_shared_router", 3, 7}, {"pair_queries", 0, 10}};
 // wo_a and wo_b, the second of what the first gives, in one launch.
 constexpr size_t kChain[] = {1, 2};
 constexpr int32_t kMaxChainTokens = 8;
