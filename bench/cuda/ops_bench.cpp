@@ -10,6 +10,8 @@
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/sm90/stream_turn/launch.h"
+#include "kernels/work.h"
 #include "quant/fp8_key.h"
 
 namespace nibble {
@@ -146,12 +148,22 @@ class Bench final {
     TRY(measure("stream_mix", m, 4 * state + int64_t{m} * (kParts * (kMix + 1) * 4 + kHidden), [&] {
       return launch_stream_mix(mix, stream_);
     }));
+    TRY(turn("stream_turn of experts", {.update = update, .mix = mix, .is_dependent = true}));
     update.pairs = nullptr;
     update.choices = 0;
-    return measure(
+    TRY(measure(
         "stream_update of attention", m, fn_bytes + 8 * state + int64_t{4} * m * kHidden, [&] {
           return launch_stream_update(update, stream_);
-        });
+        }));
+    return turn("stream_turn of attention", {.update = update, .mix = mix, .is_dependent = true});
+  }
+  // Both in one launch, of few tokens.
+  Result<void> turn(std::string_view name, const DeviceStreamTurnArgs& args) {
+    constexpr int32_t kMost = 16;
+    if (args.update.m > kMost) return {};
+    const auto bytes = static_cast<int64_t>(work_of(args, {}).bytes);
+    return measure(
+        name, args.update.m, bytes, [&] { return launch_stream_turn_sm90(args, stream_); });
   }
 
   Result<void> attention(int32_t m) {

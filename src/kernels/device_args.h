@@ -324,6 +324,15 @@ struct DeviceStreamMixArgs {
   bool is_dependent = false;
 };
 
+// Both in one launch, for few tokens: the mixer's dots stay in it, so that of `update` partials and
+// of `mix` streams and partials are only for rows that launch two. Has fn and, for a half layer,
+// post and comb; without update.post the streams are read only. mix.m is at most update.m.
+struct DeviceStreamTurnArgs {
+  DeviceStreamUpdateArgs update;
+  DeviceStreamMixArgs mix;
+  bool is_dependent = false;  // instead of theirs
+};
+
 // --- between the products of attention ---
 
 // One compressor of a layer: its columns in a projection row and where its entries go.

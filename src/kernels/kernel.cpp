@@ -46,6 +46,8 @@ std::string_view op_name(Op op) {
       return "stream_update";
     case Op::kStreamMix:
       return "stream_mix";
+    case Op::kStreamTurn:
+      return "stream_turn";
     case Op::kLatents:
       return "latents";
     case Op::kQueries:

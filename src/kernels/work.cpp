@@ -338,6 +338,15 @@ Work work_of(const DeviceStreamMixArgs& args, const ReadInts& /*read*/) {
               2 * numbers * (args.hc_mult + 2));
 }
 
+Work work_of(const DeviceStreamTurnArgs& args, const ReadInts& read) {
+  const DeviceStreamUpdateArgs& update = args.update;
+  const int64_t partials = int64_t{update.m} * update.parts * (update.num_mix + 1) * 4;
+  Work sum = work_of(update, read);
+  sum.bytes += static_cast<double>(form_bytes(args.mix.x, args.mix.m, update.hidden) - partials);
+  sum.flops += work_of(args.mix, read).flops;
+  return sum;
+}
+
 Work work_of(const DeviceLatentsArgs& args, const ReadInts& /*read*/) {
   const int64_t m = args.tokens.m, width = args.q_rank + args.head_dim;
   Work sum = work_of_compression(args.compression, m);

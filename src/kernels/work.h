@@ -35,6 +35,7 @@ Work work_of(const DeviceMatMulChainArgs& args, const ReadInts& read);
 Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read);
 Work work_of(const DeviceEmbedArgs& args, const ReadInts& read);
 Work work_of(const DeviceStreamUpdateArgs& args, const ReadInts& read);
+Work work_of(const DeviceStreamTurnArgs& args, const ReadInts& read);
 Work work_of(const DeviceStreamMixArgs& args, const ReadInts& read);
 Work work_of(const DeviceLatentsArgs& args, const ReadInts& read);
 Work work_of(const DeviceQueriesArgs& args, const ReadInts& read);

@@ -180,7 +180,7 @@ template <class Args>
 void compare(Op op, const std::function<Args(Memory&)>& build) {
   Memory expected(false, 1);
   const auto emulated = device::make_emulated_gpu(1).value();
-  route({.op = op}, emulated->info(), {.allow_reference = true})
+  route({.op = op, .m_max = 1}, emulated->info(), {.allow_reference = true})
       .value()
       .launch(build(expected), emulated->stream())
       .value();
@@ -452,6 +452,35 @@ struct MixCase {
   bool is_head = false;
 };
 
+// A read of `streams` by way of `partials`; the head's rows are turned round, the last is padding.
+DeviceStreamMixArgs mix_args(Memory& memory,
+                             const MixCase& c,
+                             const float* streams,
+                             const float* partials) {
+  const int32_t mix = c.is_head ? c.mult : (2 + c.mult) * c.mult;
+  std::vector<int32_t> rows(static_cast<size_t>(c.m));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = i + 1 == rows.size() ? -1 : c.m - 1 - static_cast<int32_t>(i);
+  }
+  return {.streams = streams,
+          .partials = partials,
+          .parts = c.parts,
+          .num_mix = mix,
+          .base = memory.normal(mix),
+          .scale = memory.normal(c.is_head ? 1 : 3),
+          .hidden = c.hidden,
+          .hc_mult = c.mult,
+          .sinkhorn_iters = 20,
+          .hc_eps = 1e-6f,
+          .norm_eps = 1e-6f,
+          .gamma = memory.normal(c.hidden),
+          .rows = c.is_head ? memory.in(rows) : nullptr,
+          .m = c.m,
+          .x = memory.forms(c.m, c.hidden),
+          .post = c.is_head ? nullptr : memory.out<float>(c.m * c.mult),
+          .comb = c.is_head ? nullptr : memory.out<float>(c.m * c.mult * c.mult)};
+}
+
 TEST_F(CudaOps, StreamMix) {
   for (const MixCase& c : {MixCase{256, 4, 3, 4},
                            MixCase{4096, 4, 2, 64},
@@ -471,29 +500,91 @@ TEST_F(CudaOps, StreamMix) {
         const bool is_square = i % static_cast<size_t>(mix + 1) == static_cast<size_t>(mix);
         if (is_square) partials[i] = std::abs(partials[i]) * static_cast<float>(c.hidden) / 50;
       }
-      std::vector<int32_t> rows(static_cast<size_t>(c.m));
-      for (size_t i = 0; i < rows.size(); ++i) {
-        rows[i] = i + 1 == rows.size() ? -1 : c.m - 1 - static_cast<int32_t>(i);
-      }
-      return DeviceStreamMixArgs{
-          .streams = memory.normal(c.m * c.mult * c.hidden),
-          .partials = memory.in(partials),
-          .parts = c.parts,
-          .num_mix = mix,
-          .base = memory.normal(mix),
-          .scale = memory.normal(c.is_head ? 1 : 3),
-          .hidden = c.hidden,
-          .hc_mult = c.mult,
-          .sinkhorn_iters = 20,
-          .hc_eps = 1e-6f,
-          .norm_eps = 1e-6f,
-          .gamma = memory.normal(c.hidden),
-          .rows = c.is_head ? memory.in(rows) : nullptr,
-          .m = c.m,
-          .x = memory.forms(c.m, c.hidden),
-          .post = c.is_head ? nullptr : memory.out<float>(c.m * c.mult),
-          .comb = c.is_head ? nullptr : memory.out<float>(c.m * c.mult * c.mult)};
+      const float* const streams = memory.normal(c.m * c.mult * c.hidden);
+      return mix_args(memory, c, streams, memory.in(partials));
     });
+  }
+}
+
+struct TurnCase {
+  int64_t hidden;
+  int32_t m, choices, splits;
+  bool is_head = false, updates = true;
+};
+
+// Deviations as of a model: the streams' shares follow from dots of the order of 1.
+DeviceStreamTurnArgs turn_args(Memory& memory, const TurnCase& c) {
+  constexpr int32_t kMult = 4;
+  DeviceStreamTurnArgs args;
+  args.update = update_args(memory, {c.hidden, kMult, c.m, 1, c.choices, c.splits, c.is_head});
+  args.update.fn = memory.normal(args.update.num_mix * kMult * c.hidden, 0.02f);
+  args.update.parts = 4;
+  args.update.partials = reinterpret_cast<float*>(
+      memory.scratch(int64_t{c.m} * args.update.parts * (args.update.num_mix + 1) * 4));
+  if (!c.updates) args.update.post = nullptr;
+  args.mix = mix_args(memory,
+                      {c.hidden, kMult, c.m, args.update.parts, c.is_head},
+                      args.update.streams,
+                      args.update.partials);
+  return args;
+}
+
+TEST_F(CudaOps, StreamTurn) {
+  for (const TurnCase& c : {TurnCase{4096, 1, 6, 2},
+                            TurnCase{4096, 16, 0, 8},
+                            TurnCase{4096, 3, 0, 1, true},
+                            TurnCase{4096, 2, 9, 11},
+                            TurnCase{4096, 2, 0, 1, false, false},
+                            TurnCase{7168, 2, 6, 3},
+                            TurnCase{6272, 5, 6, 1, true},
+                            TurnCase{256, 1, 6, 1},
+                            TurnCase{384, 32, 3, 2},
+                            TurnCase{1152, 41, 6, 1, true},
+                            TurnCase{128, 4, 0, 2, true}}) {
+    SCOPED_TRACE(c.hidden);
+    compare<DeviceStreamTurnArgs>(Op::kStreamTurn,
+                                  [&](Memory& memory) { return turn_args(memory, c); });
+  }
+}
+
+// Rows of a batch against each of them alone.
+TEST_F(CudaOps, StreamTurnOfATokenIsTheSameInEveryBatch) {
+  constexpr int32_t kTokens = 16, kMult = 4;
+  constexpr int64_t kHidden = 1024, kWidth = kMult * kHidden;
+  const Route turn = route({.op = Op::kStreamTurn, .m_max = 1}, gpu()->info(), {}).value();
+  const auto launch = [&](int32_t first, int32_t count) {
+    Memory memory(true, 1);
+    DeviceStreamTurnArgs args = turn_args(memory, {kHidden, kTokens, 6, 1});
+    DeviceStreamUpdateArgs& update = args.update;
+    update.y.data += first * kHidden;
+    update.pairs += first * update.choices * kHidden;
+    update.post += first * kMult;
+    update.comb += first * kMult * kMult;
+    update.streams += first * kWidth;
+    update.m = args.mix.m = count;
+    auto* const x = memory.out<float>(count * kHidden);
+    args.mix.x = {.f32 = x};
+    turn.launch(args, gpu()->stream()).value();
+    std::vector<std::vector<float>> results;
+    const auto take = [&](const float* from, int64_t size) {
+      std::vector<float>& to = results.emplace_back(static_cast<size_t>(size));
+      device::copy_to_host(to.data(), from, size * 4, gpu()->stream()).value();
+    };
+    take(update.streams, count * kWidth);
+    take(x, count * kHidden);
+    take(args.mix.post, count * kMult);
+    take(args.mix.comb, count * kMult * kMult);
+    device::synchronize(gpu()->stream()).value();
+    return results;
+  };
+  const auto all = launch(0, kTokens);
+  for (const int32_t token : {0, 7, 15}) {
+    SCOPED_TRACE(token);
+    const auto alone = launch(token, 1);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto size = static_cast<std::ptrdiff_t>(alone[i].size());
+      EXPECT_TRUE(std::equal(alone[i].begin(), alone[i].end(), all[i].begin() + token * size));
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/sm90/indexer/launch.h"
 #include "kernels/cuda/sm90/panel_matmul/launch.h"
 #include "kernels/cuda/sm90/sparse_attention/launch.h"
+#include "kernels/cuda/sm90/stream_turn/launch.h"
 #include "kernels/cuda/sm90/top_k/launch.h"
 
 namespace nibble::kernels::cuda {
@@ -75,6 +76,7 @@ constexpr NamedLaunch kLaunchers[] = {
     {"embed.cuda.simt", &launch_embed},
     {"stream_update.cuda.tensor_core", &launch_stream_update},
     {"stream_mix.cuda.simt", &launch_stream_mix},
+    {"stream_turn.sm_90.simt", &launch_stream_turn_sm90},
     {"rms_norm.cuda.simt", &launch_rms_norm},
     {"join_mtp.cuda.simt", &launch_join_mtp},
     {"latents.cuda.simt", &launch_latents},

@@ -14,6 +14,7 @@ Result<void> device_copy_rows(const DeviceCopyRowsArgs& args, device::Stream& st
 Result<void> device_make_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream);
 Result<void> device_embed(const DeviceEmbedArgs& args, device::Stream& stream);
 Result<void> device_stream_update(const DeviceStreamUpdateArgs& args, device::Stream& stream);
+Result<void> device_stream_turn(const DeviceStreamTurnArgs& args, device::Stream& stream);
 Result<void> device_stream_mix(const DeviceStreamMixArgs& args, device::Stream& stream);
 Result<void> device_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream);
 Result<void> device_join_mtp(const DeviceJoinMtpArgs& args, device::Stream& stream);

@@ -116,6 +116,11 @@ Result<void> device_stream_mix(const DeviceStreamMixArgs& args, device::Stream&)
   return {};
 }
 
+Result<void> device_stream_turn(const DeviceStreamTurnArgs& args, device::Stream& stream) {
+  TRY(device_stream_update(args.update, stream));
+  return device_stream_mix(args.mix, stream);
+}
+
 Result<void> device_rms_norm(const DeviceRmsNormArgs& args, device::Stream&) {
   for (int64_t t = 0; t < args.m; ++t) {
     std::vector<float> x(args.x + t * args.k, args.x + (t + 1) * args.k);

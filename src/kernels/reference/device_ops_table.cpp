@@ -5,12 +5,13 @@
 namespace nibble::kernels {
 namespace {
 
-constexpr KernelInfo row(std::string_view name, Op op, Launch launch) {
+constexpr KernelInfo row(std::string_view name, Op op, Launch launch, Limits limits = {}) {
   return {.name = name,
           .op = op,
           .target = {.kind = device::DeviceKind::kCuda,
                      .sm_min = device::kEmulatedSm,
                      .sm_max = device::kEmulatedSm},
+          .limits = limits,
           .verified = kCpuVerified,
           .launch = launch};
 }
@@ -23,6 +24,8 @@ constexpr KernelInfo kTable[] = {
     row("embed.emulated.scalar", Op::kEmbed, &reference::device_embed),
     row("stream_update.emulated.scalar", Op::kStreamUpdate, &reference::device_stream_update),
     row("stream_mix.emulated.scalar", Op::kStreamMix, &reference::device_stream_mix),
+    // Of few tokens, so that models on the emulated GPU take its two halves, too.
+    row("stream_turn.emulated.scalar", Op::kStreamTurn, &reference::device_stream_turn, {.m_max = 2}),
     row("rms_norm.emulated.scalar", Op::kRmsNorm, &reference::device_rms_norm),
     row("join_mtp.emulated.scalar", Op::kJoinMtp, &reference::device_join_mtp),
     row("latents.emulated.scalar", Op::kLatents, &reference::device_latents),

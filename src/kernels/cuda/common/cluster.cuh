@@ -14,6 +14,13 @@ __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+// The first half where only barriers were made, after fence_barrier_init(): orders nothing else, so
+// that it waits for nothing.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void cluster_wait() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -50,6 +57,20 @@ __device__ __forceinline__ void store_async(uint32_t address, const uint4& v, ui
       "r"(v.y),
       "r"(v.z),
       "r"(v.w),
+      "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, const float4& v, uint32_t barrier) {
+  store_async(
+      address,
+      uint4{__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)},
+      barrier);
+}
+__device__ __forceinline__ void store_async(uint32_t address, float v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+          address),
+      "r"(__float_as_uint(v)),
       "r"(barrier)
       : "memory");
 }

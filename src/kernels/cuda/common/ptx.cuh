@@ -20,6 +20,13 @@ __device__ __forceinline__ void keep_in_register(uint64_t& value) {
   asm volatile("" : "+l"(value));
 }
 
+// 1 / x to about an ulp, in one instruction; x is normal.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // The bytes of `low` and `high` that the nibbles of the low half of `selectors` name; their top
 // bits must be clear.
 __device__ __forceinline__ uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selectors) {

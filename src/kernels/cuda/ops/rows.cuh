@@ -82,8 +82,10 @@ head_weight(const DeviceHeadWeights& weights, int64_t m, int64_t token, int head
 __device__ __forceinline__ uint32_t bf16_bits(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
+// In global memory; the intrinsic, as the compiler takes assignments apart where they are far from
+// the address.
 __device__ __forceinline__ void store_vector(float* to, const float4& v) {
-  *reinterpret_cast<float4*>(to) = v;
+  __stwb(reinterpret_cast<float4*>(to), v);
 }
 __device__ __forceinline__ void store_vector(uint16_t* to, const float4& v) {
   *reinterpret_cast<uint2*>(to) = {bf16_bits(v.x) | bf16_bits(v.y) << 16,

@@ -17,6 +17,7 @@
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/rows.cuh"
+#include "kernels/cuda/ops/stream_columns.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -37,18 +38,16 @@ struct GroupSums {
   float squares[2] = {};
 };
 
-// `comb` and `post` of a tile's tokens, of one warp.
+// Those of a tile's tokens, of one warp.
 template <int kMult>
-struct alignas(16) Coefficients {
-  static constexpr int kCount = kMult * (kMult + 1);
-  static constexpr int kStride = (kCount + 3) / 4 * 4;
-  float values[kTileTokens][kStride];
+struct Coefficients {
+  TokenCoefficients<kMult> tokens[kTileTokens];
 };
 
 // Those that a lane reads; storing them waits for them.
 template <int kMult>
 struct CoefficientReader {
-  static constexpr int kCount = Coefficients<kMult>::kCount;
+  static constexpr int kCount = TokenCoefficients<kMult>::kCount;
   static constexpr int kSteps = (kTileTokens * kCount + 31) / 32;
   float kept[kSteps];
 
@@ -69,7 +68,7 @@ struct CoefficientReader {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (index(i) < kTileTokens * kCount)
-        to.values[index(i) / kCount][index(i) % kCount] = kept[i];
+        to.tokens[index(i) / kCount].values[index(i) % kCount] = kept[i];
     }
     __syncwarp();
   }
@@ -79,151 +78,6 @@ struct CoefficientReader {
     return i * 32 + static_cast<int>(threadIdx.x % 32);
   }
 };
-
-// Four columns of every stream of a token, and what is added to them. Only the first addends are
-// read with the streams.
-constexpr int kPairsAtOnce = 6;
-template <int kMult>
-struct Columns {
-  float4 streams[kMult];
-  float4 y;
-  float4 pairs[kPairsAtOnce];
-
-  __device__ __forceinline__ Columns() : streams{}, y{} {}
-
-  __device__ __forceinline__ void read(const DeviceStreamUpdateArgs& args,
-                                       int64_t token,
-                                       int64_t column) {
-    if (token >= args.m || column >= args.hidden) return;
-    const float* const state = args.streams + token * kMult * args.hidden + column;
-#pragma unroll
-    for (int i = 0; i < kMult; ++i) streams[i] = load_vector(state + i * args.hidden);
-    if (args.post == nullptr) return;
-    y = load_vector(args.y.data + token * args.hidden + column);
-#pragma unroll
-    for (int j = 0; j < kPairsAtOnce; ++j) {
-      if (j < args.choices) pairs[j] = load_vector(pair(args, token, column, j));
-    }
-  }
-  // The same by way of shared memory: asks for what read() reads, into every 32nd of `slots`, and
-  // takes it from there when it has come.
-  __device__ __forceinline__ static void request(const DeviceStreamUpdateArgs& args,
-                                                 int64_t token,
-                                                 int64_t column,
-                                                 float4* slots) {
-    if (token >= args.m || column >= args.hidden) return;
-    const auto copy = [&](int slot, const float* from) {
-      copy_16_to_shared(shared_address(slots + slot * 32), from);
-    };
-    const float* const state = args.streams + token * kMult * args.hidden + column;
-#pragma unroll
-    for (int i = 0; i < kMult; ++i) copy(i, state + i * args.hidden);
-    if (args.post == nullptr) return;
-    copy(kMult, args.y.data + token * args.hidden + column);
-#pragma unroll
-    for (int j = 0; j < kPairsAtOnce; ++j) {
-      if (j < args.choices) copy(kMult + 1 + j, pair(args, token, column, j));
-    }
-  }
-  __device__ __forceinline__ void take(const DeviceStreamUpdateArgs& args,
-                                       int64_t token,
-                                       int64_t column,
-                                       const float4* slots) {
-    if (token >= args.m || column >= args.hidden) return;
-#pragma unroll
-    for (int i = 0; i < kMult; ++i) streams[i] = slots[i * 32];
-    if (args.post == nullptr) return;
-    y = slots[kMult * 32];
-    add_splits(args, token, column);
-#pragma unroll
-    for (int j = 0; j < kPairsAtOnce; ++j) {
-      if (j < args.choices) y = y + slots[(kMult + 1 + j) * 32];
-    }
-    add_pairs(args, token, column);
-  }
-  // Adds up y after read(). take() has done so.
-  __device__ __forceinline__ void add(const DeviceStreamUpdateArgs& args,
-                                      int64_t token,
-                                      int64_t column) {
-    if (args.post == nullptr || token >= args.m || column >= args.hidden) return;
-    add_splits(args, token, column);
-#pragma unroll
-    for (int j = 0; j < kPairsAtOnce; ++j) {
-      if (j < args.choices) y = y + pairs[j];
-    }
-    add_pairs(args, token, column);
-  }
-
- private:
-  // What is left of y's splits and of the pairs.
-  __device__ __forceinline__ void add_splits(const DeviceStreamUpdateArgs& args,
-                                             int64_t token,
-                                             int64_t column) {
-#pragma unroll 4
-    for (int split = 1; split < args.y.splits; ++split) {
-      y = y + load_vector(args.y.data + (int64_t{split} * args.m + token) * args.hidden + column);
-    }
-  }
-  __device__ __forceinline__ void add_pairs(const DeviceStreamUpdateArgs& args,
-                                            int64_t token,
-                                            int64_t column) {
-    for (int j = kPairsAtOnce; j < args.choices; ++j) {
-      y = y + load_vector(pair(args, token, column, j));
-    }
-  }
-  __device__ __forceinline__ static const float* pair(const DeviceStreamUpdateArgs& args,
-                                                      int64_t token,
-                                                      int64_t column,
-                                                      int choice) {
-    return args.pairs + (token * args.choices + choice) * args.hidden + column;
-  }
-};
-
-__device__ __forceinline__ float4 multiply(float factor, const float4& v) {
-  return {factor * v.x, factor * v.y, factor * v.z, factor * v.w};
-}
-__device__ __forceinline__ float4 multiply_add(float factor, const float4& v, const float4& sum) {
-  return {fmaf(factor, v.x, sum.x),
-          fmaf(factor, v.y, sum.y),
-          fmaf(factor, v.z, sum.z),
-          fmaf(factor, v.w, sum.w)};
-}
-
-// The new state in place of the old one, also in memory; returns the sum of its squares.
-//   coefficients: of the token
-template <int kMult>
-__device__ __forceinline__ float update_token(const DeviceStreamUpdateArgs& args,
-                                              const float* coefficients,
-                                              int64_t token,
-                                              int64_t column,
-                                              Columns<kMult>& columns) {
-  if (args.post != nullptr && token < args.m && column < args.hidden) {
-    constexpr int kStride = Coefficients<kMult>::kStride;
-    float c[kStride];
-#pragma unroll
-    for (int i = 0; i < kStride; i += 4) {
-      *reinterpret_cast<float4*>(c + i) = *reinterpret_cast<const float4*>(coefficients + i);
-    }
-    float4 updated[kMult];
-#pragma unroll
-    for (int j = 0; j < kMult; ++j) {
-      updated[j] = multiply(c[kMult * kMult + j], columns.y);
-#pragma unroll
-      for (int i = 0; i < kMult; ++i) {
-        updated[j] = multiply_add(c[i * kMult + j], columns.streams[i], updated[j]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kMult; ++j) {
-      columns.streams[j] = updated[j];
-      store_vector(args.streams + (token * kMult + j) * args.hidden + column, updated[j]);
-    }
-  }
-  float squares = 0;
-#pragma unroll
-  for (int j = 0; j < kMult; ++j) squares += sum_of_squares(columns.streams[j]);
-  return squares;
-}
 
 // Two rows of A in two of its columns that a lane holds.
 struct RowTerms {
@@ -363,8 +217,8 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
     low.add(args, first + g, column);
     high.add(args, first + g + 8, column);
     const float2 squares = {
-        update_token(args, coefficients[warp].values[g], first + g, column, low),
-        update_token(args, coefficients[warp].values[g + 8], first + g + 8, column, high)};
+        low.update(args, coefficients[warp].tokens[g], first + g, column),
+        high.update(args, coefficients[warp].tokens[g + 8], first + g + 8, column)};
     if (args.fn == nullptr) continue;
     const GroupSums own = sums_of<kMult>(
         args, squares, low, high, [&](int stream, int tile) { return fn[stream][tile]; });
@@ -447,9 +301,9 @@ __global__ void __launch_bounds__(kBulkWarps * 32, 1)
       Columns<kMult> low, high;
       float2 squares;
       low.take(args, first + g, column, from);
-      squares.x = update_token(args, coefficients.values[g], first + g, column, low);
+      squares.x = low.update(args, coefficients.tokens[g], first + g, column);
       high.take(args, first + g + 8, column, from + num_slots * 32);
-      squares.y = update_token(args, coefficients.values[g + 8], first + g + 8, column, high);
+      squares.y = high.update(args, coefficients.tokens[g + 8], first + g + 8, column);
       request(stage);  // its memory was read by now
       stage = stage + 1 == kStages ? 0 : stage + 1;
       if (args.fn == nullptr) continue;
@@ -518,7 +372,8 @@ Result<void> launch_bulk(const DeviceStreamUpdateArgs& args,
                          const Parts& parts,
                          device::Stream& stream) {
   constexpr int64_t kMult = 4, kBlocks = 132, kVectorBytes = 32 * 16;
-  const int64_t choices = args.pairs == nullptr ? 0 : std::min(args.choices, kPairsAtOnce);
+  const int64_t choices =
+      args.pairs == nullptr ? 0 : std::min(args.choices, Columns<kMult>::kPairsAtOnce);
   const int64_t slots = kMult + (args.post == nullptr ? 0 : 1 + choices);
   const bool has_pairs = choices > 0;
   const int64_t warp_bytes = static_cast<int64_t>(sizeof(Coefficients<kMult>)) +

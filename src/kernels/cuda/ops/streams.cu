@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/mixing.cuh"
 #include "kernels/cuda/ops/rows.cuh"
 
 namespace nibble::kernels::cuda {
@@ -15,8 +16,6 @@ namespace {
 constexpr int kStreams = 4;                      // at most
 constexpr int kMix = (2 + kStreams) * kStreams;  // at most
 constexpr int kMixStride = 32;                   // of kMix + 1 sums
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // --- read and norm ---
 
@@ -78,33 +77,7 @@ __device__ __forceinline__ void write_normed(const RowValues<kKept>& x,
   }
 }
 
-// Softmax of the rows of a 4x4 matrix, then Sinkhorn; columns are normalised last. Lane 4 i + j of
-// each 16 holds element (i, j). The sums have one order in all lanes of a row or column. Ends early
-// where the iterations have converged to rounding.
-__device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
-  const auto sum_over = [](float value, int step) {
-    const float second = __shfl_xor_sync(~0U, value, step);
-    const float third = __shfl_xor_sync(~0U, value, 2 * step);
-    const float fourth = __shfl_xor_sync(~0U, value, 3 * step);
-    return (value + second) + (third + fourth);
-  };
-  constexpr int kRow = 1, kColumn = 4;  // distance of neighbours
-  float largest = fmaxf(logit, __shfl_xor_sync(~0U, logit, kRow));
-  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2 * kRow));
-  float value = expf(logit - largest);
-  value = value / sum_over(value, kRow) + eps;
-  value = __fdividef(value, sum_over(value, kColumn) + eps);
-  constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
-  for (int i = 1; i < iterations; ++i) {
-    const float before = value;
-    value = __fdividef(value, sum_over(value, kRow) + eps);
-    value = __fdividef(value, sum_over(value, kColumn) + eps);
-    if (__all_sync(~0U, fabsf(value - before) <= kRounding * value)) break;
-  }
-  return value;
-}
-
-// The same for fewer streams, by one thread.
+// sinkhorn4() for fewer streams, by one thread.
 __device__ void sinkhorn(float* comb, int size, int iterations, float eps) {
   const auto normalise = [&](int first, int step) {
     float sum = eps;
@@ -131,14 +104,10 @@ __device__ __forceinline__ void write_coefficients(const DeviceStreamMixArgs& ar
                                                    float* mix,
                                                    int64_t t) {
   const int lane = threadIdx.x % 32, mult = args.hc_mult;
+  if (mult == 4) return write_coefficients4(args, mix[min(lane, args.num_mix - 1)], t);
   if (lane < mult) args.post[t * mult + lane] = 2.0f * sigmoid(mix[mult + lane]);
   float* const comb = mix + 2 * mult;
   float* const out = args.comb + t * mult * mult;
-  if (mult == 4) {
-    const float value = sinkhorn4(comb[lane % 16], args.sinkhorn_iters, args.hc_eps);
-    if (lane < 16) out[lane] = value;
-    return;
-  }
   if (lane == 0) sinkhorn(comb, mult, args.sinkhorn_iters, args.hc_eps);
   __syncwarp();
   if (lane < mult * mult) out[lane] = comb[lane];
@@ -147,7 +116,7 @@ __device__ __forceinline__ void write_coefficients(const DeviceStreamMixArgs& ar
 // The mixing logits of stream row `row` in `mix` and the streams' shares in `pre`. Every thread.
 template <int kAllWarps>
 __device__ __forceinline__ void mix_partials(
-    const DeviceStreamMixArgs& args, int64_t row, float base, float scale, float* mix, float* pre) {
+    const DeviceStreamMixArgs& args, int64_t row, const MixerRow& mixer, float* mix, float* pre) {
   __shared__ float sums[kAllWarps][kMixStride];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_sums = args.num_mix + 1;
@@ -165,10 +134,8 @@ __device__ __forceinline__ void mix_partials(
 #pragma unroll
     for (int w = 0; w < kAllWarps; ++w) total += sums[w][lane];
     const float squares = __shfl_sync(~0U, total, args.num_mix);
-    const float inverse_rms =
-        rsqrtf(squares / static_cast<float>(args.hc_mult * args.hidden) + args.norm_eps);
     if (lane < args.num_mix) {
-      const float value = total * inverse_rms * scale + base;
+      const float value = mixer.logit(args, total, squares);
       mix[lane] = value;
       if (lane < args.hc_mult) pre[lane] = sigmoid(value) + args.hc_eps;
     }
@@ -190,11 +157,7 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceS
   RowValues<kKept> gamma;
   if (kEarlyGamma && warp < kWarps)
     gamma = read_gamma<kKept, kWarps, true>(args.gamma, args.hidden);
-  float base = 0, scale = 0;  // of the mixing value of this lane
-  if (lane < args.num_mix) {
-    base = args.base[lane];
-    scale = args.scale[min(lane / args.hc_mult, 2)];
-  }
+  const MixerRow mixer(args);
   wait_for_predecessors();
   const int64_t row = args.rows == nullptr ? t : __ldcg(args.rows + t);
   RowValues<kKept> x;
@@ -220,7 +183,7 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceS
       }
     }
   }
-  mix_partials<kWarps + 1>(args, row, base, scale, mix, pre);
+  mix_partials<kWarps + 1>(args, row, mixer, mix, pre);
   if (warp == kWarps) {
     if (args.comb != nullptr) write_coefficients(args, mix, t);
     return;

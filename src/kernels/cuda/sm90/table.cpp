@@ -9,7 +9,6 @@ namespace {
 using quant::Format;
 
 // Where tests/cuda last passed, with the sanitizers of `tools/gpu run sanitize`.
-constexpr std::string_view kH200Verified = "NVIDIA H200, 2026-11-29";
 constexpr std::string_view kH200Later = "NVIDIA H200, 2026-11-30";
 // tests/cuda with memcheck only: the kernel was changed that day.
 constexpr std::string_view kH200Memcheck = "NVIDIA H200, 2026-11-30, memcheck only";
@@ -122,6 +121,12 @@ constexpr KernelInfo kTable[] = {
      .activation = Activation::kF32, .unit = ComputeUnit::kSimt, .target = kSm90,
      .limits = {.k_multiple = 4, .k_max = 1024, .shared_bytes = 66 << 10},
      .status = Status::kCompiled, .verified = kH200Later},
+    // Sums in another order than the two launches of more tokens.
+    {.name = "stream_turn.sm_90.simt", .op = Op::kStreamTurn,
+     .unit = ComputeUnit::kSimt, .target = kSm90,
+     .limits = {.m_max = 8, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
+                .shared_bytes = 110 << 10},
+     .is_batch_invariant = false, .status = Status::kCompiled},
     {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode",
      .op = Op::kMatMul, .has_weight = true, .weight = Format::kFp8E4m3Block128x128,
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,

@@ -15,53 +15,75 @@ struct HalfLayerOutput {
   const float* pairs = nullptr;
 };
 
-Result<void> read_streams(const Pass& pass,
-                          const HyperConnectionWeights& hc,
-                          const Parameter& norm,
-                          const Rows& rows,
-                          const layers::FormSet& forms) {
-  return pass.ops.stream_mix.launch(
-      kernels::DeviceStreamMixArgs{.streams = rows.streams,
-                                   .partials = pass.ws.partials,
-                                   .parts = mixer_parts(pass.config),
-                                   .num_mix = pass.half_layer_mix(),
-                                   .base = hc.base.data(),
-                                   .scale = hc.scale.data(),
-                                   .hidden = pass.config.hidden_size,
-                                   .hc_mult = pass.config.hc_mult,
-                                   .sinkhorn_iters = pass.config.hc_sinkhorn_iters,
-                                   .hc_eps = static_cast<float>(pass.config.hc_eps),
-                                   .norm_eps = pass.norm_eps(),
-                                   .gamma = norm.data(),
-                                   .m = rows.m(),
-                                   .x = forms.select(pass.ws.x),
-                                   .post = pass.ws.post,
-                                   .comb = pass.ws.comb,
-                                   .is_dependent = true},
-      pass.stream());
-}
-
-Result<void> write_streams(const Pass& pass,
-                           const HalfLayerOutput& output,
-                           const Rows& rows,
-                           const NextMixer& next) {
-  return pass.ops.stream_update.launch(
-      kernels::DeviceStreamUpdateArgs{
-          .y = output.y,
-          .pairs = output.pairs,
-          .choices = output.pairs == nullptr ? 0 : pass.config.num_experts_per_tok,
-          .post = pass.ws.post,
-          .comb = pass.ws.comb,
-          .streams = rows.streams,
+// The read of the streams `streams`, whose dots are `partials`.
+kernels::DeviceStreamMixArgs mix_args(const Pass& pass,
+                                      const StreamRead& read,
+                                      const float* streams,
+                                      const float* partials) {
+  const bool is_head = read.num_mix == pass.config.hc_mult;
+  return {.streams = streams,
+          .partials = partials,
+          .parts = mixer_parts(pass.config),
+          .num_mix = read.num_mix,
+          .base = read.hc->base.data(),
+          .scale = read.hc->scale.data(),
           .hidden = pass.config.hidden_size,
           .hc_mult = pass.config.hc_mult,
-          .m = rows.m(),
-          .fn = next.hc == nullptr ? nullptr : next.hc->fn.data(),
-          .num_mix = next.num_mix,
-          .parts = mixer_parts(pass.config),
-          .partials = pass.ws.partials,
-          .is_dependent = true},
-      pass.stream());
+          .sinkhorn_iters = pass.config.hc_sinkhorn_iters,
+          .hc_eps = static_cast<float>(pass.config.hc_eps),
+          .norm_eps = pass.norm_eps(),
+          .gamma = read.norm->data(),
+          .rows = read.rows,
+          .m = read.count,
+          .x = read.x,
+          .post = is_head ? nullptr : pass.ws.post,
+          .comb = is_head ? nullptr : pass.ws.comb,
+          .is_dependent = true};
+}
+
+// Adds `output`, if any, to the streams and reads them for `next`.
+Result<void> turn_streams(const Pass& pass,
+                          const HalfLayerOutput* output,
+                          const Rows& rows,
+                          const StreamRead& next) {
+  const kernels::DeviceStreamUpdateArgs update{
+      .y = output == nullptr ? DeviceSums{} : output->y,
+      .pairs = output == nullptr ? nullptr : output->pairs,
+      .choices =
+          output == nullptr || output->pairs == nullptr ? 0 : pass.config.num_experts_per_tok,
+      .post = output == nullptr ? nullptr : pass.ws.post,
+      .comb = output == nullptr ? nullptr : pass.ws.comb,
+      .streams = rows.streams,
+      .hidden = pass.config.hidden_size,
+      .hc_mult = pass.config.hc_mult,
+      .m = rows.m(),
+      .fn = next.hc->fn.data(),
+      .num_mix = next.num_mix,
+      .parts = mixer_parts(pass.config),
+      .partials = pass.ws.partials,
+      .is_dependent = true};
+  if (next.norm == nullptr) return pass.ops.stream_update.launch(update, pass.stream());
+  const auto mix = mix_args(pass, next, rows.streams, pass.ws.partials);
+  if (const kernels::Route* const turn = pass.ops.turn(rows.m())) {
+    return turn->launch(
+        kernels::DeviceStreamTurnArgs{.update = update, .mix = mix, .is_dependent = true},
+        pass.stream());
+  }
+  TRY(pass.ops.stream_update.launch(update, pass.stream()));
+  return pass.ops.stream_mix.launch(mix, pass.stream());
+}
+
+// The read of a half layer.
+StreamRead half_layer_read(const Pass& pass,
+                           const HyperConnectionWeights& hc,
+                           const Parameter& norm,
+                           const layers::FormSet& forms,
+                           int32_t m) {
+  return {.hc = &hc,
+          .num_mix = pass.half_layer_mix(),
+          .norm = &norm,
+          .count = m,
+          .x = forms.select(pass.ws.x)};
 }
 
 }  // namespace
@@ -112,39 +134,49 @@ Result<void> plan_rows(const Pass& pass, const Rows& rows) {
       pass.stream());
 }
 
-Result<void> begin_streams(const Pass& pass,
-                           const Rows& rows,
-                           const HyperConnectionWeights& first) {
-  return pass.ops.stream_update.launch(
-      kernels::DeviceStreamUpdateArgs{.streams = rows.streams,
-                                      .hidden = pass.config.hidden_size,
-                                      .hc_mult = pass.config.hc_mult,
-                                      .m = rows.m(),
-                                      .fn = first.fn.data(),
-                                      .num_mix = pass.half_layer_mix(),
-                                      .parts = mixer_parts(pass.config),
-                                      .partials = pass.ws.partials,
-                                      .is_dependent = true},
-      pass.stream());
+StreamRead attention_read(const Pass& pass, const BlockWeights& weights, int32_t m) {
+  return half_layer_read(
+      pass, weights.attention_hc, weights.attention_norm, input_forms(weights.attention, m), m);
+}
+
+StreamRead head_dots(const Pass& pass, const HeadWeights& weights) {
+  return {.hc = &weights.hc, .num_mix = pass.config.hc_mult};
+}
+
+StreamRead head_read(const Pass& pass,
+                     const HeadWeights& weights,
+                     const int32_t* logits_rows,
+                     int32_t count) {
+  StreamRead read = head_dots(pass, weights);
+  layers::FormSet forms;
+  forms.add(pass.weights.lm_head.form(count));
+  read.norm = &weights.norm;
+  read.rows = logits_rows;
+  read.count = count;
+  read.x = forms.select(pass.ws.hidden);
+  return read;
+}
+
+Result<void> begin_streams(const Pass& pass, const Rows& rows, const BlockWeights& first) {
+  return turn_streams(pass, nullptr, rows, attention_read(pass, first, rows.m()));
 }
 
 Result<void> run_block(const Pass& pass,
                        const BlockWeights& weights,
                        int32_t layer,
                        const Rows& rows,
-                       const NextMixer& next) {
-  TRY(read_streams(pass,
-                   weights.attention_hc,
-                   weights.attention_norm,
-                   rows,
-                   input_forms(weights.attention, rows.m())));
+                       const StreamRead& next) {
+  const int32_t m = rows.m();
   TRY_ASSIGN(const DeviceSums attended, run_attention(pass, weights.attention, layer, rows));
-  TRY(write_streams(
-      pass, {.y = attended}, rows, {.hc = &weights.ffn_hc, .num_mix = pass.half_layer_mix()}));
-  TRY(read_streams(
-      pass, weights.ffn_hc, weights.ffn_norm, rows, input_forms(weights.moe, rows.m())));
+  const HalfLayerOutput first{.y = attended};
+  TRY(turn_streams(
+      pass,
+      &first,
+      rows,
+      half_layer_read(pass, weights.ffn_hc, weights.ffn_norm, input_forms(weights.moe, m), m)));
   TRY_ASSIGN(const DeviceSums shared, run_experts(pass, weights.moe, layer, rows));
-  return write_streams(pass, {.y = shared, .pairs = pass.ws.pairs}, rows, next);
+  const HalfLayerOutput second{.y = shared, .pairs = pass.ws.pairs};
+  return turn_streams(pass, &second, rows, next);
 }
 
 Result<const float*> run_head(const Pass& pass,
@@ -154,30 +186,23 @@ Result<const float*> run_head(const Pass& pass,
                               int32_t first,
                               int32_t count) {
   const Config& config = pass.config;
+  const int64_t skipped = logits_rows == nullptr ? first : 0;
+  const int64_t partials_width = int64_t{mixer_parts(config)} * (config.hc_mult + 1);
+  const StreamRead read =
+      head_read(pass, weights, logits_rows == nullptr ? nullptr : logits_rows + first, count);
+  TRY(pass.ops.stream_mix.launch(mix_args(pass,
+                                          read,
+                                          streams + skipped * config.hc_mult * config.hidden_size,
+                                          pass.ws.partials + skipped * partials_width),
+                                 pass.stream()));
+  return project_head(pass, count);
+}
+
+Result<const float*> project_head(const Pass& pass, int32_t count) {
   const layers::DeviceLinear& lm_head = pass.weights.lm_head;
   layers::FormSet forms;
   forms.add(lm_head.form(count));
   const kernels::ActivationForms x = forms.select(pass.ws.hidden);
-  const int64_t skipped = logits_rows == nullptr ? first : 0;
-  const int64_t partials_width = int64_t{mixer_parts(config)} * (config.hc_mult + 1);
-  TRY(pass.ops.stream_mix.launch(
-      kernels::DeviceStreamMixArgs{
-          .streams = streams + skipped * config.hc_mult * config.hidden_size,
-          .partials = pass.ws.partials + skipped * partials_width,
-          .parts = mixer_parts(config),
-          .num_mix = config.hc_mult,
-          .base = weights.hc.base.data(),
-          .scale = weights.hc.scale.data(),
-          .hidden = config.hidden_size,
-          .hc_mult = config.hc_mult,
-          .hc_eps = static_cast<float>(config.hc_eps),
-          .norm_eps = pass.norm_eps(),
-          .gamma = weights.norm.data(),
-          .rows = logits_rows == nullptr ? nullptr : logits_rows + first,
-          .m = count,
-          .x = x,
-          .is_dependent = true},
-      pass.stream()));
   TRY_ASSIGN(const DeviceSums sums, lm_head.launch(x, count, pass.ws.logit_sums, pass.stream()));
   if (sums.splits == 1) return sums.data;
   TRY(pass.ops.quantize.launch(kernels::DeviceQuantizeArgs{.x_sums = sums,

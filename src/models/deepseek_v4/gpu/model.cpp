@@ -180,7 +180,7 @@ class GpuModel final : public Model {
   }
 
   Pass make_pass(const ForwardInput* input) const;
-  Result<void> run_layers(const Pass& pass, const Rows& rows) const;
+  Result<void> run_layers(const Pass& pass, const Rows& rows, const StreamRead& head) const;
   // A decode step of a bucket: only launches, the same ones every time.
   Result<void> enqueue_decode(int32_t bucket) const;
   Result<void> run_decode(int32_t bucket);
@@ -261,8 +261,10 @@ Pass GpuModel::make_pass(const ForwardInput* input) const {
           .replay = input == nullptr ? nullptr : input->replay};
 }
 
-// From tokens to the streams after the last layer, with the dots of the head's mixer.
-Result<void> GpuModel::run_layers(const Pass& pass, const Rows& rows) const {
+// From tokens to the streams after the last layer and their read by the head.
+Result<void> GpuModel::run_layers(const Pass& pass,
+                                  const Rows& rows,
+                                  const StreamRead& head) const {
   TRY(plan_rows(pass, rows));
   // The lists are read before the kernels ahead of a reader have ended: nothing may overlap the
   // plan.
@@ -274,14 +276,15 @@ Result<void> GpuModel::run_layers(const Pass& pass, const Rows& rows) const {
                                                  .out = rows.streams,
                                                  .is_dependent = false},
                         pass.stream()));
-  TRY(begin_streams(pass, rows, weights_.layers.front().attention_hc));
+  TRY(begin_streams(pass, rows, weights_.layers.front()));
   for (int32_t l = 0; l < config_.num_hidden_layers; ++l) {
     const auto index = static_cast<size_t>(l);
-    NextMixer next{.hc = &weights_.head.hc, .num_mix = config_.hc_mult};
-    if (l + 1 < config_.num_hidden_layers) {
-      next = {.hc = &weights_.layers[index + 1].attention_hc, .num_mix = pass.half_layer_mix()};
-    }
-    TRY(run_block(pass, weights_.layers[index], l, rows, next));
+    const bool is_last = l + 1 == config_.num_hidden_layers;
+    TRY(run_block(pass,
+                  weights_.layers[index],
+                  l,
+                  rows,
+                  is_last ? head : attention_read(pass, weights_.layers[index + 1], rows.m())));
   }
   return {};
 }
@@ -290,8 +293,8 @@ Result<void> GpuModel::enqueue_decode(int32_t bucket) const {
   const StepLists lists = reserved_->plan.lists(StepSize::decode(bucket));
   const Pass pass = make_pass(nullptr);
   const Rows rows{.lists = lists.main, .streams = reserved_->workspace.streams};
-  TRY(run_layers(pass, rows));
-  TRY(run_head(pass, weights_.head, rows.streams, lists.logits_rows, 0, bucket));
+  TRY(run_layers(pass, rows, head_read(pass, weights_.head, lists.logits_rows, bucket)));
+  TRY(project_head(pass, bucket));
   if (info_.has_mtp) TRY(store_streams(pass, lists, rows));
   return {};
 }
@@ -355,7 +358,7 @@ Result<void> GpuModel::run_eager(const ForwardInput& input,
   const Pass pass = make_pass(&input);
   const Rows rows{
       .lists = lists.main, .host = &rows_, .is_direct = is_direct(rows_), .streams = ws.streams};
-  TRY(run_layers(pass, rows));
+  TRY(run_layers(pass, rows, head_dots(pass, weights_.head)));
   TRY(fetch_logits(pass, weights_.head, rows.streams, lists.logits_rows, output.logits));
   if (size.mtp_rows > 0) {
     const Rows mtp{.lists = lists.mtp,

@@ -109,12 +109,9 @@ Result<void> run_mtp(const Pass& pass, const StepLists& lists, const Rows& main,
                    mtp.streams,
                    nullptr));
   TRY(join(pass, mtp));
-  TRY(begin_streams(pass, mtp, weights.block.attention_hc));
-  return run_block(pass,
-                   weights.block,
-                   pass.config.num_hidden_layers,
-                   mtp,
-                   {.hc = &weights.head.hc, .num_mix = pass.config.hc_mult});
+  TRY(begin_streams(pass, mtp, weights.block));
+  return run_block(
+      pass, weights.block, pass.config.num_hidden_layers, mtp, head_dots(pass, weights.head));
 }
 
 Result<void> store_streams(const Pass& pass, const StepLists& lists, const Rows& main) {

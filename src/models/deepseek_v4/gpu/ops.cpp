@@ -4,6 +4,12 @@
 
 namespace nibble::models::deepseek_v4::gpu {
 
+const kernels::Route* Ops::turn(int32_t m) const {
+  if (!stream_turn) return nullptr;
+  const int64_t limit = stream_turn->kernel->limits.m_max;
+  return limit == 0 || m <= limit ? &*stream_turn : nullptr;
+}
+
 std::vector<OpProblem> op_problems(const Config& config, const Numerics& numerics) {
   using kernels::Op;
   const int64_t hidden = config.hidden_size;
@@ -69,6 +75,14 @@ Result<Ops> route_ops(const Config& config,
   if (pair.ok()) ops.matmul_pair = std::move(pair).value();
   auto chain = kernels::route({.op = kernels::Op::kMatMulChain, .m_max = 1}, device, routing);
   if (chain.ok()) ops.matmul_chain = std::move(chain).value();
+  auto turn = kernels::route({.op = kernels::Op::kStreamTurn,
+                              .activation = kernels::Activation::kBf16,
+                              .m_max = 1,
+                              .n = config.hc_mult,
+                              .k = config.hidden_size},
+                             device,
+                             routing);
+  if (turn.ok()) ops.stream_turn = std::move(turn).value();
   return ops;
 }
 

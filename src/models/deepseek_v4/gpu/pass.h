@@ -60,25 +60,38 @@ struct Pass {
   bool records_roundings() const { return record != nullptr && record->with_roundings; }
 };
 
-// A mixer whose dots the write of the half layer before it computes.
-struct NextMixer {
-  const HyperConnectionWeights* hc = nullptr;  // null: none
+// A read of the streams, which the write of the half layer before it begins: it makes the dots of
+// the mixer, and x where there is a norm.
+struct StreamRead {
+  const HyperConnectionWeights* hc = nullptr;
   int32_t num_mix = 0;
+  const Parameter* norm = nullptr;  // null: run_head() reads
+  const int32_t* rows = nullptr;    // [count] of the head, as kernels::DeviceStreamMixArgs
+  int32_t count = 0;
+  kernels::ActivationForms x;
 };
+StreamRead attention_read(const Pass& pass, const BlockWeights& weights, int32_t m);
+// Of the head: only the dots, or all of it, after which project_head() gives the logits.
+StreamRead head_dots(const Pass& pass, const HeadWeights& weights);
+StreamRead head_read(const Pass& pass,
+                     const HeadWeights& weights,
+                     const int32_t* logits_rows,
+                     int32_t count);
 
 // The index lists of `rows` (kernels::DevicePlanArgs) into the workspace.
 Result<void> plan_rows(const Pass& pass, const Rows& rows);
 
-// The dots of the first mixer, of streams as they are.
-Result<void> begin_streams(const Pass& pass, const Rows& rows, const HyperConnectionWeights& first);
+// The read of the first block, of streams as they are.
+Result<void> begin_streams(const Pass& pass, const Rows& rows, const BlockWeights& first);
 
-// One decoder block (spec 3.1); rows.streams are updated in place. `layer` selects state and
-// decisions; num_hidden_layers is the MTP layer.
+// One decoder block (spec 3.1), whose input has been read, up to the read of what follows;
+// rows.streams are updated in place. `layer` selects state and decisions; num_hidden_layers is the
+// MTP layer.
 Result<void> run_block(const Pass& pass,
                        const BlockWeights& weights,
                        int32_t layer,
                        const Rows& rows,
-                       const NextMixer& next);
+                       const StreamRead& next);
 
 // Sums of the half layer's output; the second also adds the experts' pairs.
 Result<kernels::DeviceSums> run_attention(const Pass& pass,
@@ -94,6 +107,8 @@ Result<kernels::DeviceSums> run_experts(const Pass& pass,
 layers::FormSet input_forms(const AttentionWeights& weights, int32_t m);
 layers::FormSet input_forms(const MoeWeights& weights, int32_t m);
 
+// Logits of the rows that have been read. Returns device memory, [count, V].
+Result<const float*> project_head(const Pass& pass, int32_t count);
 // Logits of `count` rows from `first` on: output row i is of stream row logits_rows[first + i], or
 // without logits_rows of row first + i.
 //   returns device memory, [count, V]

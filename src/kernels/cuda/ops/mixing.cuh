@@ -1,0 +1,114 @@
+// What the sums of the mixers' dots become: logits, shares of the streams, `post` and `comb`.
+// Source: spec "deepseek-v4" 3.3. Device code only.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/device_args.h"
+
+namespace nibble::kernels::cuda {
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return approximate_reciprocal(1.0f + expf(-x));
+}
+
+// A row of a mixer, of the lane of its number; zeros behind the last. Made of weights.
+struct MixerRow {
+  float base = 0, scale = 0;
+  float inverse_width;  // of all streams
+
+  __device__ __forceinline__ explicit MixerRow(const DeviceStreamMixArgs& args)
+      : inverse_width(1.0f / static_cast<float>(args.hc_mult * args.hidden)) {
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    if (lane >= args.num_mix) return;
+    base = args.base[lane];
+    scale = args.scale[min(lane / args.hc_mult, 2)];
+  }
+  //   dot: of the row with all streams; squares: their sum
+  __device__ __forceinline__ float logit(const DeviceStreamMixArgs& args,
+                                         float dot,
+                                         float squares) const {
+    const float inverse_rms = rsqrtf(fmaf(squares, inverse_width, args.norm_eps));
+    return dot * inverse_rms * scale + base;
+  }
+};
+
+// Replaces four numbers near 1 by their reciprocals, of one reciprocal of their product: the unit
+// of reciprocals takes as long for one as for eight multiplications.
+__device__ __forceinline__ void invert4(float (&x)[4]) {
+  const float first = x[0] * x[1], second = x[2] * x[3];
+  const float inverse = approximate_reciprocal(first * second);
+  const float of_first = inverse * second, of_second = inverse * first;
+  const float x0 = x[0], x2 = x[2];
+  x[0] = of_first * x[1];
+  x[1] = of_first * x0;
+  x[2] = of_second * x[3];
+  x[3] = of_second * x2;
+}
+
+// Softmax of the rows of a 4x4 matrix, then Sinkhorn; columns are normalised last. Lane l gives and
+// gets element l % 16, row by row. Iterations change factors of rows and columns, which every lane
+// holds of all, so that none waits for another. Ends early where rows have converged to rounding.
+__device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
+  constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
+  const auto lane = static_cast<int>(threadIdx.x % 16);
+  float largest = fmaxf(logit, __shfl_xor_sync(~0U, logit, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+  const float power = expf(logit - largest);
+  float sum = power + __shfl_xor_sync(~0U, power, 1);
+  sum += __shfl_xor_sync(~0U, sum, 2);
+  const float value = power / sum + eps;
+  float matrix[4][4];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) matrix[i / 4][i % 4] = __shfl_sync(~0U, value, i);
+  float rows[4] = {1, 1, 1, 1}, columns[4] = {1, 1, 1, 1};
+  // Divides the factors of rows or columns by the sums of these, of which this gives the largest
+  // distance from 1.
+  const auto normalise = [&](float(&factors)[4], const auto& sum_of) {
+    float sums[4], distance = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = fmaf(factors[i], sum_of(i), eps);
+      distance = fmaxf(distance, fabsf(sums[i] - 1.0f));
+    }
+    invert4(sums);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) factors[i] *= sums[i];
+    return distance;
+  };
+  const auto sum4_of = [](float a, float b, float c, float d, const float(&f)[4]) {
+    return fmaf(a, f[0], b * f[1]) + fmaf(c, f[2], d * f[3]);
+  };
+  const auto row_sum = [&](int i) {
+    return sum4_of(matrix[i][0], matrix[i][1], matrix[i][2], matrix[i][3], columns);
+  };
+  const auto column_sum = [&](int j) {
+    return sum4_of(matrix[0][j], matrix[1][j], matrix[2][j], matrix[3][j], rows);
+  };
+  normalise(columns, column_sum);
+#pragma unroll 1
+  for (int i = 1; i < iterations; ++i) {
+    if (normalise(rows, row_sum) <= kRounding) break;
+    normalise(columns, column_sum);
+  }
+  const auto at = [](const float(&x)[4], int high, int low) {
+    return high != 0 ? (low != 0 ? x[3] : x[2]) : (low != 0 ? x[1] : x[0]);
+  };
+  return value * at(rows, lane & 8, lane & 4) * at(columns, lane & 2, lane & 1);
+}
+
+// Writes `post` and `comb` of token t, of four streams. One warp.
+//   logit: of the mixer's row of the lane
+__device__ __forceinline__ void write_coefficients4(const DeviceStreamMixArgs& args,
+                                                    float logit,
+                                                    int64_t t) {
+  constexpr int kMult = 4, kSquare = kMult * kMult;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (lane / kMult == 1) args.post[t * kMult + lane % kMult] = 2.0f * sigmoid(logit);
+  const float value = sinkhorn4(
+      __shfl_sync(~0U, logit, 2 * kMult + lane % kSquare), args.sinkhorn_iters, args.hc_eps);
+  if (lane < kSquare) args.comb[t * kSquare + lane] = value;
+}
+
+}  // namespace nibble::kernels::cuda

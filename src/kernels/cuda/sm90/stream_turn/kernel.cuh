@@ -1,0 +1,375 @@
+// The turn of the residual streams from one half layer to the next, for few tokens on sm_90a: the
+// update, the mixer's dots, Sinkhorn, the combination and its norm in one launch.
+//
+// A cluster of 16 blocks serves a token; block i owns the i-th range of columns of all streams. A
+// warp for each 128 of them updates the streams and writes the output; the others multiply, each
+// 128 columns of two streams by 12 rows of fn, whose values wait in registers and shared memory
+// before the kernels ahead have ended. Blocks exchange their sums twice, each to all: dots and
+// squares of the streams, then squares of what was combined. So every block knows the shares of the
+// streams, and one of them makes `post` and `comb` beside the combination.
+//
+// The kernel behind starts only when those ahead have ended: earlier it would take the place of
+// blocks that are still at work, on some multiprocessors twice, as this one fills a few of them
+// only.
+//
+// Sums have a fixed order, which is not that of stream_update: dots in f32, of a lane (two streams,
+// four columns), of the lanes of a warp, of the warps, of the blocks.
+// Bytes: per token 8 M D + 4 D (splits + choices), the forms, and fn.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/ops/mixing.cuh"
+#include "kernels/cuda/ops/rows.cuh"
+#include "kernels/cuda/ops/stream_columns.cuh"
+
+namespace nibble::kernels::cuda {
+
+inline constexpr int kTurnCluster = 16, kTurnStreams = 4;
+inline constexpr int kTurnMix = (2 + kTurnStreams) * kTurnStreams;
+inline constexpr int kTurnHalfMix = kTurnMix / 2;
+inline constexpr int kTurnSums = kTurnMix / 4 + 1;  // in fours, the last for the squares
+
+// The work of a block, kGroups times 128 columns, and its memory.
+template <int kGroups>
+struct StreamTurn {
+  static constexpr int kNumGroups = kGroups, kColumns = kGroups * kGroup;
+  static constexpr int kQuads = kColumns / 4;
+  static constexpr int kParts = 2 * kGroups;    // warps that share a row's dots
+  static constexpr int kDotWarps = 2 * kParts;  // twelve rows each
+  static constexpr int kDotThreads = kDotWarps * 32;
+  static constexpr int kThreads = kDotThreads + kGroups * 32;
+  static constexpr int kBlocks = kGroups > 2 ? 1 : 2;               // of a multiprocessor
+  static constexpr int kFnBytes = kTurnHalfMix * kDotThreads * 16;  // half of a block's part of fn
+  static_assert(kDotThreads >= kTurnCluster * kTurnSums);
+
+  struct Shared {
+    alignas(16) float4 state[kTurnStreams][kQuads];
+    float4 sums[kParts][kTurnSums];  // of dots
+    float4 received[kTurnCluster][kTurnSums];
+    float received_squares[kTurnCluster][kGroups];
+    float squares[kGroups];
+    alignas(8) uint64_t state_barrier, sums_barrier, squares_barrier;
+  };
+};
+
+// What this block owns, and how many blocks own something.
+template <class Turn>
+struct TurnPlace {
+  int token, rank, begin, num_blocks, num_groups;
+
+  __device__ __forceinline__ explicit TurnPlace(const DeviceStreamUpdateArgs& args)
+      : token(static_cast<int>(blockIdx.x) / kTurnCluster),
+        rank(static_cast<int>(cluster_rank())),
+        begin(rank * Turn::kColumns) {
+    const auto hidden = static_cast<int>(args.hidden);
+    num_blocks = (hidden + Turn::kColumns - 1) / Turn::kColumns;
+    num_groups = max(0, min(Turn::kColumns, hidden - begin)) / kGroup;
+  }
+};
+
+// One thread.
+template <class Turn>
+__device__ __forceinline__ void init_barriers(const TurnPlace<Turn>& place,
+                                              typename Turn::Shared& shared) {
+  const uint32_t sums = shared_address(&shared.sums_barrier);
+  const uint32_t squares = shared_address(&shared.squares_barrier);
+  barrier_init(shared_address(&shared.state_barrier), Turn::kNumGroups);
+  barrier_init(sums, 1);
+  barrier_init(squares, 1);
+  fence_barrier_init();
+  barrier_arrive_expect(sums, place.num_blocks * kTurnSums * 16);
+  barrier_arrive_expect(squares, place.num_blocks * Turn::kNumGroups * 4);
+}
+
+// Sums each of twelve values over the warp: at every step a lane gives half of its values away and
+// adds what it gets to the others. Lane l is left with value turn_row(l), each twice.
+__device__ __forceinline__ float sum_twelve(const float (&values)[kTurnHalfMix]) {
+  const auto lane = threadIdx.x % 32;
+  const auto add = [&](float low, float high, unsigned step) {
+    const bool is_high = (lane & step) != 0;
+    return (is_high ? high : low) + __shfl_xor_sync(~0U, is_high ? low : high, step);
+  };
+  float six[6], three[3];
+#pragma unroll
+  for (int i = 0; i < 6; ++i) six[i] = add(values[i], values[i + 6], 16);
+#pragma unroll
+  for (int i = 0; i < 3; ++i) three[i] = add(six[i], six[i + 3], 8);
+  const float first = add(three[0], three[2], 4), second = add(three[1], 0.0f, 4);
+  const float one = add(first, second, 2);
+  return one + __shfl_xor_sync(~0U, one, 1);
+}
+// At least twelve: none.
+__device__ __forceinline__ int turn_row(int lane) {
+  const int in_three = (lane >> 2 & 1) * 2 + (lane >> 1 & 1);
+  return in_three < 3 ? (lane >> 4) * 6 + (lane >> 3 & 1) * 3 + in_three : kTurnHalfMix;
+}
+
+__device__ __forceinline__ float dot4(const float4& a, const float4& b, float sum) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
+}
+
+// What a thread of those that multiply has to do: twelve rows of fn and four columns of two
+// streams.
+template <class Turn>
+struct TurnShare {
+  int part, stream, first_row, num_rows, quad;
+  const float* fn;  // the row's columns of the first stream
+  int64_t stream_width, row_width;
+
+  __device__ __forceinline__ TurnShare(const DeviceStreamUpdateArgs& args,
+                                       const TurnPlace<Turn>& place)
+      : stream_width(args.hidden), row_width(args.hidden * kTurnStreams) {
+    const auto warp = static_cast<int>(threadIdx.x / 32);
+    part = warp % Turn::kParts;
+    const int group = part % Turn::kNumGroups;
+    stream = part / Turn::kNumGroups * 2;
+    first_row = warp / Turn::kParts * kTurnHalfMix;
+    num_rows = group < place.num_groups ? args.num_mix - first_row : 0;
+    quad = group * 32 + static_cast<int>(threadIdx.x % 32);
+    fn = args.fn + first_row * row_width + stream * stream_width + place.begin + quad * 4;
+  }
+};
+
+// The vectors of fn that a thread multiplies, zeros where it ends: those of the first stream in
+// registers, the others in shared memory, each in a place of its own.
+template <class Turn>
+struct TurnWeights {
+  float4 first[kTurnHalfMix];
+  float4* second;  // every kDotThreads-th
+
+  __device__ __forceinline__ TurnWeights(const TurnShare<Turn>& share, float4* memory)
+      : second(memory + threadIdx.x) {
+#pragma unroll
+    for (int row = 0; row < kTurnHalfMix; ++row) {
+      float4* const to = second + row * Turn::kDotThreads;
+      const float* const from = share.fn + row * share.row_width;
+      first[row] = {0, 0, 0, 0};
+      if (row < share.num_rows) {
+        first[row] = __ldg(reinterpret_cast<const float4*>(from));
+        copy_16_to_shared(shared_address(to), from + share.stream_width);
+      } else {
+        *to = {0, 0, 0, 0};
+      }
+    }
+    commit_copies();
+  }
+};
+
+// The dots of one warp, when the streams are there.
+template <class Turn>
+__device__ __forceinline__ void multiply_columns(const TurnShare<Turn>& share,
+                                                 const TurnWeights<Turn>& weights,
+                                                 typename Turn::Shared& shared) {
+  wait_for_copies<0>();
+  barrier_wait(shared_address(&shared.state_barrier), 0);
+  const float4 first = shared.state[share.stream][share.quad];
+  const float4 second = shared.state[share.stream + 1][share.quad];
+  float dots[kTurnHalfMix];
+#pragma unroll
+  for (int row = 0; row < kTurnHalfMix; ++row) {
+    dots[row] = dot4(
+        weights.second[row * Turn::kDotThreads], second, dot4(weights.first[row], first, 0.0f));
+  }
+  const float sum = sum_twelve(dots);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const int row = turn_row(lane);
+  if (row < kTurnHalfMix && lane % 2 == 0) {
+    reinterpret_cast<float*>(shared.sums[share.part])[share.first_row + row] = sum;
+  }
+}
+
+// Adds up the sums of this block's warps and sends them to all blocks. All threads that multiply.
+template <class Turn>
+__device__ __forceinline__ void send_sums(const TurnPlace<Turn>& place,
+                                          typename Turn::Shared& shared) {
+  const auto rank = static_cast<int>(threadIdx.x) / kTurnSums;
+  const auto sums = static_cast<int>(threadIdx.x) % kTurnSums;
+  if (rank >= place.num_blocks) return;
+  float4 total{0, 0, 0, 0};
+  if (sums == kTurnSums - 1) {
+#pragma unroll
+    for (const float squares : shared.squares) total.x += squares;
+  } else {
+#pragma unroll
+    for (int i = 0; i < Turn::kParts; ++i) total = total + shared.sums[i][sums];
+  }
+  store_async(shared_address_of_rank(shared_address(&shared.received[place.rank][sums]), rank),
+              total,
+              shared_address_of_rank(shared_address(&shared.sums_barrier), rank));
+}
+
+// The logit of the mixer's row of this lane, when the sums of all blocks have come.
+template <class Turn>
+__device__ __forceinline__ float receive_logit(const DeviceStreamMixArgs& args,
+                                               const TurnPlace<Turn>& place,
+                                               const MixerRow& mixer,
+                                               const typename Turn::Shared& shared) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  barrier_wait(shared_address(&shared.sums_barrier), 0);
+  float total = 0;
+#pragma unroll
+  for (int block = 0; block < kTurnCluster; ++block) {
+    if (lane <= kTurnMix && block < place.num_blocks) {
+      total += reinterpret_cast<const float*>(shared.received[block])[lane];
+    }
+  }
+  return mixer.logit(args, total, __shfl_sync(~0U, total, kTurnMix));
+}
+
+// `comb` and `post` of a token.
+__device__ __forceinline__ TokenCoefficients<kTurnStreams> read_coefficients(
+    const DeviceStreamUpdateArgs& args, int64_t token) {
+  constexpr int kSquare = kTurnStreams * kTurnStreams;
+  TokenCoefficients<kTurnStreams> coefficients{};
+  if (args.post == nullptr) return coefficients;
+#pragma unroll
+  for (int i = 0; i <= kTurnStreams; ++i) {
+    const float4 v = load_vector(i < kTurnStreams ? args.comb + token * kSquare + i * 4
+                                                  : args.post + token * kTurnStreams);
+    float* const to = coefficients.values + i * 4;
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+  return coefficients;
+}
+
+// The sum of the squares of all columns of what was combined, from those of this warp.
+template <class Turn>
+__device__ __forceinline__ float exchange_squares(float squares,
+                                                  int group,
+                                                  const TurnPlace<Turn>& place,
+                                                  typename Turn::Shared& shared) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const uint32_t barrier = shared_address(&shared.squares_barrier);
+  squares = warp_sum(squares);
+  if (lane < place.num_blocks) {
+    store_async(
+        shared_address_of_rank(shared_address(&shared.received_squares[place.rank][group]), lane),
+        squares,
+        shared_address_of_rank(barrier, lane));
+  }
+  barrier_wait(barrier, 0);
+  const float* const all = shared.received_squares[0];
+  float total = 0;
+#pragma unroll
+  for (int i = lane; i < kTurnCluster * Turn::kNumGroups; i += 32) {
+    if (i < place.num_blocks * Turn::kNumGroups) total += all[i];
+  }
+  return warp_sum(total);
+}
+
+// Writes 128 columns of the output rows that read stream row `token`; padding is of the row of its
+// number. The whole warp.
+__device__ __forceinline__ void write_turn(const DeviceStreamMixArgs& args,
+                                           int64_t token,
+                                           int64_t group,
+                                           const float4& v) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll 1
+  for (int first = 0; first < args.m; first += 32) {
+    const int of_lane = first + lane;
+    int read = of_lane;
+    if (args.rows != nullptr && of_lane < args.m) read = __ldcg(args.rows + of_lane);
+    const bool is_padding = read < 0 && of_lane == token;
+    const uint32_t padding = __ballot_sync(~0U, is_padding);
+    uint32_t rows = __ballot_sync(~0U, of_lane < args.m && (read == token || is_padding));
+#pragma unroll 1
+    for (; rows != 0; rows &= rows - 1) {
+      const int row = __ffs(static_cast<int>(rows)) - 1;
+      const float4 written = (padding >> row & 1) != 0 ? float4{0, 0, 0, 0} : v;
+      write_group<true>(args.x, args.m, args.hidden, first + row, group, written);
+    }
+  }
+}
+
+// Updates 128 columns, for which those who multiply wait. One warp.
+template <class Turn>
+__device__ __forceinline__ void update_columns(const DeviceStreamUpdateArgs& args,
+                                               int64_t token,
+                                               int column,
+                                               int group,
+                                               typename Turn::Shared& shared) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  Columns<kTurnStreams> columns;
+  columns.read(args, token, column);
+  const auto coefficients = read_coefficients(args, token);
+  columns.add(args, token, column);
+  const float squares = warp_sum(columns.update(args, coefficients, token, column));
+#pragma unroll
+  for (int i = 0; i < kTurnStreams; ++i) shared.state[i][group * 32 + lane] = columns.streams[i];
+  if (lane == 0) shared.squares[group] = squares;
+  __syncwarp();
+  if (lane == 0) barrier_arrive(shared_address(&shared.state_barrier));
+}
+
+// A warp of those that hold the streams: updates 128 columns, combines and norms them.
+template <class Turn>
+__device__ __forceinline__ void turn_columns(const DeviceStreamTurnArgs& args,
+                                             const TurnPlace<Turn>& place,
+                                             const MixerRow& mixer,
+                                             int group,
+                                             typename Turn::Shared& shared) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const DeviceStreamMixArgs& mix = args.mix;
+  const int column = place.begin + group * kGroup + lane * 4;
+  wait_for_predecessors();
+  launch_dependents();
+  update_columns<Turn>(args.update, place.token, column, group, shared);
+  const bool is_owned = group < place.num_groups;
+  const float4 gamma =
+      is_owned ? __ldg(reinterpret_cast<const float4*>(mix.gamma + column)) : float4{0, 0, 0, 0};
+  cluster_wait();  // every block has its barriers
+
+  const float share = sigmoid(receive_logit<Turn>(mix, place, mixer, shared)) + mix.hc_eps;
+  float4 x{0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < kTurnStreams; ++i) {
+    x = multiply_add(__shfl_sync(~0U, share, i), shared.state[i][group * 32 + lane], x);
+  }
+  const float squares = exchange_squares<Turn>(sum_of_squares(x), group, place, shared);
+  if (!is_owned) return;
+  const float factor = rsqrtf(squares / static_cast<float>(mix.hidden) + mix.norm_eps);
+  write_turn(mix,
+             place.token,
+             column / kGroup,
+             {x.x * factor * gamma.x,
+              x.y * factor * gamma.y,
+              x.z * factor * gamma.z,
+              x.w * factor * gamma.w});
+}
+
+// Grid: a cluster per token; block: the warps that multiply, then those that hold the streams.
+template <int kGroups>
+__global__ void __launch_bounds__(StreamTurn<kGroups>::kThreads, StreamTurn<kGroups>::kBlocks)
+    stream_turn(const DeviceStreamTurnArgs args) {
+  using Turn = StreamTurn<kGroups>;
+  extern __shared__ float4 fn[];
+  __shared__ typename Turn::Shared shared;
+  const auto warp = static_cast<int>(threadIdx.x / 32);
+  const TurnPlace<Turn> place(args.update);
+  if (threadIdx.x == 0) init_barriers(place, shared);
+  __syncwarp();
+  cluster_arrive_relaxed();
+  if (place.num_groups == 0) return cluster_wait();
+  if (warp >= Turn::kDotWarps) {
+    const MixerRow mixer(args.mix);
+    __syncthreads();  // for the barriers
+    return turn_columns<Turn>(args, place, mixer, warp - Turn::kDotWarps, shared);
+  }
+  const TurnShare<Turn> share(args.update, place);
+  const TurnWeights<Turn> weights(share, fn);
+  __syncthreads();
+  multiply_columns<Turn>(share, weights, shared);
+  const MixerRow mixer(args.mix);
+  named_barrier_sync(1, Turn::kDotThreads);
+  cluster_wait();  // every block has its barriers
+  send_sums<Turn>(place, shared);
+  if (warp == 0 && place.rank == 0 && args.mix.comb != nullptr) {
+    write_coefficients4(args.mix, receive_logit<Turn>(args.mix, place, mixer, shared), place.token);
+  }
+}
+
+}  // namespace nibble::kernels::cuda
