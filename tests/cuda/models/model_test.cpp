@@ -116,8 +116,8 @@ TEST_P(ModelOnGpu, PredictsAsTheReferenceRunningFree) {
   Rows logits = sequence.run(ids.first(300), {.chunk = 150}).logits;
   append(logits, sequence.run(ids.subspan(300), {.chunk = 1}).logits);
   const Distance distance = distance_between(expected.result.logits, logits);
-  EXPECT_LE(distance.mean_kl, 0.01);
-  if (!is_prose()) return;  // random models have no margins
+  EXPECT_LE(distance.mean_kl, is_prose() ? 0.01 : 0.03);  // random models have no margins
+  if (!is_prose()) return;
   EXPECT_GE(distance.argmax_agreement, 0.98);
 }
 
