@@ -126,7 +126,7 @@ constexpr KernelInfo kTable[] = {
      .unit = ComputeUnit::kSimt, .target = kSm90,
      .limits = {.m_max = 8, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
                 .shared_bytes = 110 << 10},
-     .is_batch_invariant = false, .status = Status::kCompiled},
+     .is_batch_invariant = false, .status = Status::kCompiled, .verified = kH200Memcheck},
     {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode",
      .op = Op::kMatMul, .has_weight = true, .weight = Format::kFp8E4m3Block128x128,
      .activation = Activation::kFp8, .unit = ComputeUnit::kTensorCore, .target = kSm90,

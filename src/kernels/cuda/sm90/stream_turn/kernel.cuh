@@ -77,7 +77,7 @@ __device__ __forceinline__ void init_barriers(const TurnPlace<Turn>& place,
                                               typename Turn::Shared& shared) {
   const uint32_t sums = shared_address(&shared.sums_barrier);
   const uint32_t squares = shared_address(&shared.squares_barrier);
-  barrier_init(shared_address(&shared.state_barrier), Turn::kNumGroups);
+  barrier_init(shared_address(&shared.state_barrier), Turn::kNumGroups * kWarpArrivals);
   barrier_init(sums, 1);
   barrier_init(squares, 1);
   fence_barrier_init();
@@ -301,8 +301,7 @@ __device__ __forceinline__ void update_columns(const DeviceStreamUpdateArgs& arg
 #pragma unroll
   for (int i = 0; i < kTurnStreams; ++i) shared.state[i][group * 32 + lane] = columns.streams[i];
   if (lane == 0) shared.squares[group] = squares;
-  __syncwarp();
-  if (lane == 0) barrier_arrive(shared_address(&shared.state_barrier));
+  warp_arrive(shared_address(&shared.state_barrier), lane);
 }
 
 // A warp of those that hold the streams: updates 128 columns, combines and norms them.
