@@ -112,6 +112,13 @@ __device__ unsigned long long sum_before(unsigned long long value) {
   return sum - value;
 }
 
+// Reads of a thread at once. With more, ptxas runs out of registers from sm_100 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kAtOnce = 2;
+#else
+constexpr int kAtOnce = 8;
+#endif
+
 // One row of logits; sums of splits.
 struct LogitRow {
   const float* data;  // of the first split
@@ -122,7 +129,6 @@ struct LogitRow {
   // Calls visit(logit, id) for the thread's share of [begin, end), many reads at once.
   template <class Visit>
   __device__ __forceinline__ void for_each(int begin, int end, const Visit& visit) const {
-    constexpr int kAtOnce = 8;
     for (int first = begin + static_cast<int>(threadIdx.x); first < end;
          first += kThreads * kAtOnce) {
       float values[kAtOnce];
