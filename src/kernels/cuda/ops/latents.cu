@@ -134,6 +134,13 @@ __device__ __forceinline__ void read_slots(const DeviceLatentsArgs& args,
   }
 }
 
+// Slots that a thread reads at once. With more, ptxas runs out of registers from sm_100 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kVectorSlots = 1;
+#else
+constexpr int kVectorSlots = 4;
+#endif
+
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
 // norm, rotate and store. Waits for the kernels ahead.
 template <bool kVectors>
@@ -142,7 +149,7 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
                            const Sequence& sequence,
                            int entry) {
   const DeviceCompression& compression = args.compression;
-  constexpr int kAtOnce = kVectors ? 4 : 2;
+  constexpr int kAtOnce = kVectors ? kVectorSlots : 2;
   __shared__ Pool pools[kShares - 1][kLanes];
   __shared__ float warps[kGroups];
   const int owner = threadIdx.x % kLanes, share = threadIdx.x / kLanes;
