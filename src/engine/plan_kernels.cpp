@@ -564,6 +564,10 @@ Result<void> plan_gpu_ops(const models::deepseek_v4::Config& config, Plan& plan)
   for (const gpu::OpProblem& op : gpu::op_problems(config, numerics_of(plan.options))) {
     add_op(ops.*op.route, plan);
   }
+  for (const std::optional<kernels::Route>* joined :
+       {&ops.matmul_pair, &ops.matmul_chain, &ops.stream_turn}) {
+    if (*joined) add_op(**joined, plan);
+  }
   return {};
 }
 

@@ -73,22 +73,33 @@ std::string_view form_name(const Plan& plan, models::KvDtype kv_dtype) {
   }
 }
 
-// The formats of the detected matrices by original name; of experts the first.
+// The formats of the detected matrices by original name; of experts those of the first.
 std::map<std::string, quant::Format> matrix_formats(const quant::Detection& detection) {
+  namespace v4 = models::deepseek_v4;
   std::map<std::string, quant::Format> formats;
   for (const DetectedModule& module : detection.modules) {
     const std::optional<quant::Format> format = quant::format_of(module.scheme);
-    const bool is_other_expert = module.role.module_class == ModuleClass::kRoutedExperts &&
-                                 module.name.find(".experts.0.") == std::string::npos;
-    if (!format || is_other_expert) continue;
-    std::string name = models::deepseek_v4::original_name(module.name + ".weight");
+    if (!format) continue;
+    if (const std::optional<v4::FusedExperts> fused = v4::parse_fused_experts(module.name)) {
+      const std::string expert = fmt::format("layers.{}.ffn.experts.0.", fused->layer);
+      const bool is_down = fused->part == v4::FusedExperts::Part::kDown;
+      for (const char* part : {"w1", "w2", "w3"}) {
+        if ((std::string_view(part) == "w2") == is_down) formats.emplace(expert + part, *format);
+      }
+      continue;
+    }
+    if (module.role.module_class == ModuleClass::kRoutedExperts &&
+        module.name.find(".experts.0.") == std::string::npos) {
+      continue;
+    }
+    std::string name = v4::original_name(module.name + ".weight");
     name.resize(name.size() - std::string_view(".weight").size());
     formats.emplace(std::move(name), *format);
   }
   return formats;
 }
 
-// 0 where a matrix has no kernel: the plan says so elsewhere.
+// 0 where a matrix has no format or kernel, or an op none: such a plan does not run.
 int64_t gpu_workspace_bytes(const Config& config,
                             const quant::Detection& detection,
                             const Plan& plan,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
 
 #include "device/cuda.h"
 #include "device/emulated_gpu.h"
@@ -302,11 +303,11 @@ TEST(PlanKernels, OfEachMachine) {
     const Plan plan = make_plan(v4(shape, {}), {}, on(device));
     EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << device << text_of(plan);
     EXPECT_EQ(module_of(plan, "routed_experts").kernel->name, kernel) << device;
-    const bool is_cpu = device == "cpu";
+    const bool is_cpu = device == "cpu", is_sm90 = device == "h100" || device == "h200";
     EXPECT_EQ(plan.is_runnable(), is_cpu) << device;
     EXPECT_EQ(module_of(plan, "attention").kernel->unit,
               is_cpu ? kernels::ComputeUnit::kSimd : kernels::ComputeUnit::kTensorCore);
-    EXPECT_EQ(plan.ops.size(), is_cpu ? 10U : 17U);
+    EXPECT_EQ(plan.ops.size(), is_cpu ? 10U : is_sm90 ? 20U : 17U);
   }
 }
 
@@ -525,6 +526,32 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
     });
     EXPECT_EQ(attention.by_rows.size(), deterministic ? 1 : 2);
   }
+}
+
+// Experts in one tensor per layer take the memory that they take apart.
+TEST(PlanMemory, OfFusedExpertsIsThatOfThemApart) {
+  V4Shape shape = quant::v4_flash();
+  shape.experts = 8;
+  quant::Fixture apart =
+      quant::v4_fixture(shape, {.experts = V4Weights::kBf16, .draft = V4Draft::kNone});
+  apart.config("config.json", quant::v4_config(shape, quant::kV4NativeSection));
+  quant::Fixture fused = apart;
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string experts = "layers." + std::to_string(layer) + ".ffn.experts.";
+    const std::string to = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    const auto fuse = [&](const char* stored, const std::string& name, int64_t parts) {
+      const TensorMeta one = *apart.find(experts + "0." + stored);
+      fused.add(to + name, one.dtype, {shape.experts, parts * one.shape[0], one.shape[1]});
+    };
+    fuse("w1.weight", "gate_up_proj", 2);
+    fuse("w2.weight", "down_proj", 1);
+    std::erase_if(fused.tensors,
+                  [&](const TensorMeta& tensor) { return tensor.name.rfind(experts, 0) == 0; });
+  }
+  const Plan of_apart = make_plan(describe(apart), {}, on("h200"));
+  const Plan of_fused = make_plan(describe(fused), {}, on("h200"));
+  EXPECT_GT(of_fused.memory->workspace, 100'000'000);
+  EXPECT_EQ(of_fused.memory->workspace, of_apart.memory->workspace);
 }
 
 TEST(PlanMemory, IsWhatAnEngineAllocates) {

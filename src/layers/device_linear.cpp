@@ -239,7 +239,7 @@ bool DeviceLinear::makes_chain(const DeviceLinear& second,
                                const kernels::Route* chain,
                                int64_t m) const {
   return chain != nullptr && m <= chain->kernel->limits.m_max && second.groups_ == 1 &&
-         kernel(m).name == chain->kernel->pair[0] &&
+         second.k() == n() && kernel(m).name == chain->kernel->pair[0] &&
          second.kernel(m).name == chain->kernel->pair[1];
 }
 

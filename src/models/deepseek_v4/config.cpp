@@ -26,7 +26,8 @@ constexpr IntRange kLayers = {.min = 1, .max = 4096};
 constexpr IntRange kExperts = {.min = 1, .max = 1 << 16};
 constexpr IntRange kTokens = {.min = 1, .max = 1 << 28};
 constexpr IntRange kVocabulary = {.min = 2, .max = 1 << 24};
-constexpr FloatRange kEpsilon = {.min = 1e-30, .max = 1};
+// From 1e-12 up products of four sums with it, which GPU kernels invert at once, are normal floats.
+constexpr FloatRange kEpsilon = {.min = 1e-12, .max = 1};
 constexpr FloatRange kRopeBase = {.min = 1, .max = 1e12};
 constexpr int64_t kMaxListSize = 2 * kLayers.max;
 

@@ -21,7 +21,7 @@ struct Workspace {
   // One block.
   TensorView streams;      // [T, M * D] the residual streams
   TensorView x;            // [T, D] input of a sub-block, normalised
-  TensorView x_quantized;  // [T, D] x after act_quant; faithful mode only
+  TensorView x_quantized;  // [T, D] x after act_quant; faithful mode, and replays of roundings
   TensorView y;            // [T, D] output of a sub-block
   TensorView post;         // [T, M]
   TensorView comb;         // [T, M * M]

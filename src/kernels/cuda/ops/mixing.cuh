@@ -34,8 +34,8 @@ struct MixerRow {
   }
 };
 
-// Replaces four numbers near 1 by their reciprocals, of one reciprocal of their product: the unit
-// of reciprocals takes as long for one as for eight multiplications.
+// Replaces four numbers, whose product is a normal float, by their reciprocals, of one reciprocal
+// of the product: the unit of reciprocals takes as long for one as for eight multiplications.
 __device__ __forceinline__ void invert4(float (&x)[4]) {
   const float first = x[0] * x[1], second = x[2] * x[3];
   const float inverse = approximate_reciprocal(first * second);

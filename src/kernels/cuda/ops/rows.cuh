@@ -72,8 +72,10 @@ __device__ __forceinline__ float sum1(const DeviceSums& sums, int64_t split_stri
 }
 
 // The weight of one of the indexer's heads.
-__device__ __forceinline__ float
-head_weight(const DeviceHeadWeights& weights, int64_t m, int64_t token, int head) {
+__device__ __forceinline__ float head_weight(const DeviceHeadWeights& weights,
+                                             int64_t m,
+                                             int64_t token,
+                                             int head) {
   const int64_t width = weights.row_width;
   return sum1(weights.projections, m * width, token * width + weights.column + head) *
          weights.scale;

@@ -429,7 +429,8 @@ __device__ int draw(const DeviceSampleArgs& args,
 }
 
 // All blocks of a row find its largest logit; the last of them takes its token or draws.
-// Bytes: 4 splits V per row, and as much again twice for each of top_k, top_p and the draw.
+// Bytes: 4 splits V per row, and as much again twice for each of top_k, top_p and the draw: four
+// times where a bin has very many tokens, once more for every digit of find_by_digits().
 __global__ void __launch_bounds__(kThreads) sample(const DeviceSampleArgs args) {
   launch_dependents();
   __shared__ bool is_last;

@@ -37,7 +37,7 @@ Result<void> launch_matmul_chain_sm90(const DeviceMatMulChainArgs& args, device:
   using Memory = PanelMatMulMemory<kMaxChainTokens>;
   const int32_t grid = args.first.num_units;
   DCHECK(args.first.m == args.second.m && args.first.m <= kMaxChainTokens) << args.first.m;
-  DCHECK(grid == args.second.num_units && grid <= kMaxChainBlocks) << grid;
+  CHECK(grid == args.second.num_units && grid <= kMaxChainBlocks) << grid;
   DCHECK(args.second.weight->k == args.first.weight->n && args.second.groups == 1);
   DCHECK(args.first.weight->k / args.first.splits <= kPanelMaxScales * kFp8TileK);
   DCHECK(args.second.weight->k / args.second.splits <= kPanelMaxScales * kFp8TileK);
