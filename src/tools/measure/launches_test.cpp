@@ -8,6 +8,7 @@
 #include "device/emulated_gpu.h"
 #include "models/model.h"
 #include "tools/measure/bench.h"
+#include "tools/measure/roofs.h"
 #include "tools/measure/steps.h"
 
 namespace nibble::tools {
@@ -98,6 +99,14 @@ TEST_F(Launches, AreTimedByKernelAndShape) {
     EXPECT_LE(row.us.low, row.us.median);
   }
   EXPECT_TRUE(bench_peers(*device_, rows, 3).value().empty()) << "peers are on GPUs";
+}
+
+TEST(Roofs, OfAnEmulatedGpuAreThoseOfMemory) {
+  const auto device = device::make_emulated_gpu(1).value();
+  const Roofs roofs = measure_roofs(*device).value();
+  EXPECT_GT(roofs.read_bytes_per_s, 0);
+  EXPECT_EQ(roofs.bf16_flops_per_s, 0);
+  EXPECT_EQ(roofs.bf16_note, "an emulated GPU has no products of its own");
 }
 
 TEST_F(Launches, OfAPromptSumUpItsWork) {

@@ -116,6 +116,12 @@ Result<double> cuda_peak(device::Device& device, std::string& note) {
   return 2.0 * kSide * kSide * kSide / seconds;
 }
 
+Result<double> product_peak(device::Device& device, std::string& note) {
+  if (is_gpu(device)) return cuda_peak(device, note);
+  if (device.info().kind == device::DeviceKind::kCpu) return host_peak(device, note);
+  return unsupported("an emulated GPU has no products of its own");
+}
+
 }  // namespace
 
 bool is_gpu(const device::Device& device) {
@@ -152,14 +158,12 @@ double host_read_rate(device::Device& host) {
 
 Result<Roofs> measure_roofs(device::Device& device) {
   Roofs roofs;
-  const bool on_gpu = is_gpu(device);
-  if (on_gpu) {
+  if (is_gpu(device)) {
     TRY_ASSIGN(roofs.read_bytes_per_s, cuda_read_rate(device));
   } else {
     roofs.read_bytes_per_s = host_read_rate(device);
   }
-  const Result<double> peak =
-      on_gpu ? cuda_peak(device, roofs.bf16_note) : host_peak(device, roofs.bf16_note);
+  const Result<double> peak = product_peak(device, roofs.bf16_note);
   if (peak.ok()) {
     roofs.bf16_flops_per_s = *peak;
   } else {
