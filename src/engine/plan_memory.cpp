@@ -82,9 +82,11 @@ std::map<std::string, quant::Format> matrix_formats(const quant::Detection& dete
     if (!format) continue;
     if (const std::optional<v4::FusedExperts> fused = v4::parse_fused_experts(module.name)) {
       const std::string expert = fmt::format("layers.{}.ffn.experts.0.", fused->layer);
-      const bool is_down = fused->part == v4::FusedExperts::Part::kDown;
-      for (const char* part : {"w1", "w2", "w3"}) {
-        if ((std::string_view(part) == "w2") == is_down) formats.emplace(expert + part, *format);
+      if (fused->part == v4::FusedExperts::Part::kDown) {
+        formats.emplace(expert + "w2", *format);
+      } else {
+        formats.emplace(expert + "w1", *format);
+        formats.emplace(expert + "w3", *format);
       }
       continue;
     }

@@ -73,28 +73,7 @@ struct ScoreCase {
     }
   }
 
-  std::vector<float> on_device(int32_t unscored_count = 0) const {
-    const DeviceArray<uint16_t> device_q(to_bf16(q)), device_keys(to_bf16(keys));
-    const DeviceArray<float> device_weights(weights);
-    const DeviceArray<int32_t> device_pages(pages), device_counts(counts);
-    const DeviceArray<float> scores(counts.size() * static_cast<size_t>(columns));
-    launch_indexer_score_sm90({.q = device_q.data(),
-                               .head_weights = device_weights.data(),
-                               .keys = {.pool = device_keys.data(),
-                                        .pages = device_pages.data(),
-                                        .counts = device_counts.data(),
-                                        .max_pages = max_pages,
-                                        .entries_per_page = kEntriesPerPage},
-                               .scores = scores.data(),
-                               .columns = columns,
-                               .m = static_cast<int32_t>(counts.size()),
-                               .heads = kHeads,
-                               .unscored_count = unscored_count,
-                               .num_units = gpu()->info().num_units},
-                              gpu()->stream())
-        .value();
-    return scores.to_host();
-  }
+  std::vector<float> on_device(int32_t unscored_count = 0) const;
 
   // The reference's scores, or with absolute values the sizes of what they add.
   std::vector<float> reference(bool is_absolute) const {
@@ -128,19 +107,59 @@ struct ScoreCase {
   }
 };
 
+// A case in device memory.
+struct DeviceScoreCase {
+  explicit DeviceScoreCase(const ScoreCase& on_host)
+      : inputs(on_host),
+        q(to_bf16(inputs.q)),
+        keys(to_bf16(inputs.keys)),
+        weights(inputs.weights),
+        pages(inputs.pages),
+        counts(inputs.counts) {}
+
+  DeviceIndexerScoreArgs args(float* scores) const {
+    return {.q = q.data(),
+            .head_weights = weights.data(),
+            .keys = {.pool = keys.data(),
+                     .pages = pages.data(),
+                     .counts = counts.data(),
+                     .max_pages = inputs.max_pages,
+                     .entries_per_page = ScoreCase::kEntriesPerPage},
+            .scores = scores,
+            .columns = inputs.columns,
+            .m = static_cast<int32_t>(inputs.counts.size()),
+            .heads = kHeads,
+            .num_units = gpu()->info().num_units};
+  }
+
+  const ScoreCase& inputs;
+  DeviceArray<uint16_t> q, keys;
+  DeviceArray<float> weights;
+  DeviceArray<int32_t> pages, counts;
+};
+
+std::vector<float> ScoreCase::on_device(int32_t unscored_count) const {
+  const DeviceScoreCase on_gpu(*this);
+  const DeviceArray<float> scores(counts.size() * static_cast<size_t>(columns));
+  DeviceIndexerScoreArgs args = on_gpu.args(scores.data());
+  args.unscored_count = unscored_count;
+  launch_indexer_score_sm90(args, gpu()->stream()).value();
+  return scores.to_host();
+}
+
 using IndexerScore = CudaTest;
 
 // Bit for bit what the op of its own makes of them.
 TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
   constexpr int32_t kTokens = 2, kRowWidth = 150, kWeightsColumn = kRowWidth - kHeads;
   const ScoreCase inputs({70, 33}, 5);
+  const DeviceScoreCase on_gpu(inputs);
   const DeviceArray<float> sums(random_bf16(2 * kTokens * kHeads * kWidth, 6)),
       projections(random_bf16(2 * kTokens * kRowWidth, 7));
   const DeviceArray<float> freqs(std::vector<float>(32, 0.37f));
   const DeviceArray<int32_t> positions(std::vector<int32_t>{5000, 3});
-  const DeviceArray<uint16_t> q(kTokens * kHeads * kWidth), keys(to_bf16(inputs.keys));
+  const DeviceArray<uint16_t> q(kTokens * kHeads * kWidth);
   const DeviceArray<float> weights(kTokens * kHeads);
-  const DeviceArray<int32_t> pages(inputs.pages), counts(inputs.counts);
   const DeviceRotation rotation{.freqs = freqs.data(), .num_rotary = 64};
   const DeviceQueriesArgs queries{
       .tokens = {.positions = positions.data(), .m = kTokens},
@@ -158,18 +177,9 @@ TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
   launch_queries(queries, gpu()->stream()).value();
   const size_t size = kTokens * static_cast<size_t>(inputs.columns);
   const DeviceArray<float> expected(size), scores(size);
-  DeviceIndexerScoreArgs args{.q = q.data(),
-                              .head_weights = weights.data(),
-                              .keys = {.pool = keys.data(),
-                                       .pages = pages.data(),
-                                       .counts = counts.data(),
-                                       .max_pages = inputs.max_pages,
-                                       .entries_per_page = ScoreCase::kEntriesPerPage},
-                              .scores = expected.data(),
-                              .columns = inputs.columns,
-                              .m = kTokens,
-                              .heads = kHeads,
-                              .num_units = gpu()->info().num_units};
+  DeviceIndexerScoreArgs args = on_gpu.args(expected.data());
+  args.q = q.data();
+  args.head_weights = weights.data();
   launch_indexer_score_sm90(args, gpu()->stream()).value();
   args.q = nullptr;
   args.q_sums = queries.index_sums;
@@ -411,27 +421,14 @@ std::vector<int32_t> selected_rows(const ScoreCase& inputs,
                                    int32_t k,
                                    bool in_one_launch,
                                    int32_t num_units = 0) {
-  const auto m = static_cast<int32_t>(inputs.counts.size());
-  const DeviceArray<uint16_t> q(to_bf16(inputs.q)), keys(to_bf16(inputs.keys));
-  const DeviceArray<float> weights(inputs.weights);
-  const DeviceArray<int32_t> pages(inputs.pages), counts(inputs.counts);
+  const DeviceScoreCase on_gpu(inputs);
   const DeviceArray<float> scores(inputs.counts.size() * static_cast<size_t>(inputs.columns));
   const DeviceArray<int32_t> indices(
       std::vector<int32_t>(inputs.counts.size() * static_cast<size_t>(k), kNotWritten));
   const DeviceArray<int32_t> counters(std::vector<int32_t>(inputs.counts.size(), 0));
-  DeviceIndexerScoreArgs args{.q = q.data(),
-                              .head_weights = weights.data(),
-                              .keys = {.pool = keys.data(),
-                                       .pages = pages.data(),
-                                       .counts = counts.data(),
-                                       .max_pages = inputs.max_pages,
-                                       .entries_per_page = ScoreCase::kEntriesPerPage},
-                              .scores = scores.data(),
-                              .columns = inputs.columns,
-                              .m = m,
-                              .heads = kHeads,
-                              .unscored_count = k,
-                              .num_units = num_units > 0 ? num_units : gpu()->info().num_units};
+  DeviceIndexerScoreArgs args = on_gpu.args(scores.data());
+  args.unscored_count = k;
+  if (num_units > 0) args.num_units = num_units;
   if (in_one_launch) {
     args.selection = {.k = k, .indices = indices.data(), .counters = counters.data()};
     // Twice: launches leave the counters as they need them.
@@ -442,11 +439,11 @@ std::vector<int32_t> selected_rows(const ScoreCase& inputs,
   }
   launch_indexer_score_sm90(args, gpu()->stream()).value();
   launch_top_k({.scores = scores.data(),
-                .counts = counts.data(),
+                .counts = on_gpu.counts.data(),
                 .columns = inputs.columns,
-                .m = m,
+                .m = args.m,
                 .k = k,
-                .pages = pages.data(),
+                .pages = on_gpu.pages.data(),
                 .max_pages = inputs.max_pages,
                 .entries_per_page = ScoreCase::kEntriesPerPage,
                 .indices = indices.data(),

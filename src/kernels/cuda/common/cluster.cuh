@@ -131,15 +131,5 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return 0;
 #endif
 }
-// Reads a value of another block's memory, at an address of shared_address_of_rank().
-__device__ __forceinline__ float load_from_rank(uint32_t address) {
-  float value;
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-#else
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-#endif
-  return value;
-}
 
 }  // namespace nibble::kernels::cuda

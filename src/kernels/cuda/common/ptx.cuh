@@ -92,19 +92,6 @@ __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t num_threa
 __device__ __forceinline__ void named_barrier_arrive(int32_t id, int32_t num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
-// named_barrier_sync() that tells every thread whether any gave true.
-__device__ __forceinline__ bool named_barrier_or(int32_t id, int32_t num_threads, bool value) {
-  uint32_t any;
-  asm volatile(
-      "{\n\t.reg .pred in, out;\n\t"
-      "setp.ne.u32 in, %3, 0;\n\t"
-      "barrier.cta.red.or.pred out, %1, %2, in;\n\t"
-      "selp.u32 %0, 1, 0, out;\n\t}"
-      : "=r"(any)
-      : "r"(id), "r"(num_threads), "r"(static_cast<uint32_t>(value))
-      : "memory");
-  return any != 0;
-}
 
 // named_barrier_sync() that tells every thread how many gave true.
 __device__ __forceinline__ int32_t named_barrier_count(int32_t id,

@@ -43,16 +43,16 @@ kernels::DeviceStreamMixArgs mix_args(const Pass& pass,
 
 // Adds `output`, if any, to the streams and reads them for `next`.
 Result<void> turn_streams(const Pass& pass,
-                          const HalfLayerOutput* output,
+                          const HalfLayerOutput& output,
                           const Rows& rows,
                           const StreamRead& next) {
+  const bool has_output = output.y.data != nullptr;
   const kernels::DeviceStreamUpdateArgs update{
-      .y = output == nullptr ? DeviceSums{} : output->y,
-      .pairs = output == nullptr ? nullptr : output->pairs,
-      .choices =
-          output == nullptr || output->pairs == nullptr ? 0 : pass.config.num_experts_per_tok,
-      .post = output == nullptr ? nullptr : pass.ws.post,
-      .comb = output == nullptr ? nullptr : pass.ws.comb,
+      .y = output.y,
+      .pairs = output.pairs,
+      .choices = output.pairs == nullptr ? 0 : pass.config.num_experts_per_tok,
+      .post = has_output ? pass.ws.post : nullptr,
+      .comb = has_output ? pass.ws.comb : nullptr,
       .streams = rows.streams,
       .hidden = pass.config.hidden_size,
       .hc_mult = pass.config.hc_mult,
@@ -158,7 +158,7 @@ StreamRead head_read(const Pass& pass,
 }
 
 Result<void> begin_streams(const Pass& pass, const Rows& rows, const BlockWeights& first) {
-  return turn_streams(pass, nullptr, rows, attention_read(pass, first, rows.m()));
+  return turn_streams(pass, {}, rows, attention_read(pass, first, rows.m()));
 }
 
 Result<void> run_block(const Pass& pass,
@@ -168,15 +168,13 @@ Result<void> run_block(const Pass& pass,
                        const StreamRead& next) {
   const int32_t m = rows.m();
   TRY_ASSIGN(const DeviceSums attended, run_attention(pass, weights.attention, layer, rows));
-  const HalfLayerOutput first{.y = attended};
   TRY(turn_streams(
       pass,
-      &first,
+      {.y = attended},
       rows,
       half_layer_read(pass, weights.ffn_hc, weights.ffn_norm, input_forms(weights.moe, m), m)));
   TRY_ASSIGN(const DeviceSums shared, run_experts(pass, weights.moe, layer, rows));
-  const HalfLayerOutput second{.y = shared, .pairs = pass.ws.pairs};
-  return turn_streams(pass, &second, rows, next);
+  return turn_streams(pass, {.y = shared, .pairs = pass.ws.pairs}, rows, next);
 }
 
 Result<const float*> run_head(const Pass& pass,
