@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/ptx.cuh"
+
 namespace nibble::kernels::cuda {
 
 // The two halves of a barrier of all threads of the cluster: what was written before arriving is
@@ -119,6 +121,21 @@ __device__ __forceinline__ void bulk_copy_to_blocks(uint32_t destination,
 // not what it wrote.
 __device__ __forceinline__ void barrier_arrive_at_rank(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// warp_arrive() at the barriers of every one of `kBlocks` blocks.
+//   barrier_of_rank: the barrier of block lane % kBlocks
+template <int kBlocks>
+__device__ __forceinline__ void warp_arrive_at_ranks(uint32_t barrier_of_rank, int32_t lane) {
+  __syncwarp();
+  if constexpr (kWarpArrivals == 32) {
+#pragma unroll
+    for (int rank = 0; rank < kBlocks; ++rank) {
+      barrier_arrive_at_rank(__shfl_sync(~0U, barrier_of_rank, rank));
+    }
+  } else {
+    if (lane < kBlocks) barrier_arrive_at_rank(barrier_of_rank);
+  }
 }
 
 // This block's place in its cluster.

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kConsumerWarps * 32 + 32, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, kConsumerWarps);
+      barrier_init(empty + 8 * i, kConsumerWarps * kWarpArrivals);
     }
     fence_barrier_init();
   }
@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kConsumerWarps * 32 + 32, 1)
       const uint4 v = *reinterpret_cast<const uint4*>(ring + slot * kBlockBytes + offset);
       mixed ^= v.x ^ v.y ^ v.z ^ v.w;
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * slot);
+    warp_arrive(empty + 8 * slot, lane);
     advance();
   }
   constexpr uint32_t kUnlikely = 0x9E3779B9;

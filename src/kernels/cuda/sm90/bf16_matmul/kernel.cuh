@@ -251,9 +251,7 @@ __device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& para
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (lane < Shape::kCluster && previous >= 0) {
-        barrier_arrive_at_rank(empty_of_rank + 8 * previous);
-      }
+      if (previous >= 0) warp_arrive_at_ranks<Shape::kCluster>(empty_of_rank + 8 * previous, lane);
       previous = slot;
       if (++slot == params.ring_stages) {
         slot = 0;
@@ -262,7 +260,7 @@ __device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& para
     }
     wgmma_wait<0>();
     hold(acc);
-    if (lane < Shape::kCluster) barrier_arrive_at_rank(empty_of_rank + 8 * previous);
+    warp_arrive_at_ranks<Shape::kCluster>(empty_of_rank + 8 * previous, lane);
     if (work.ranges.has(item.rows, in_range)) {
       const int panel = work.ranges.panel(item.rows, in_range);
       store_panel_sums<kColumns>(params, acc, item, panel * 64 + warp % 4 * 16 + lane / 4);
@@ -286,7 +284,7 @@ __global__ void __launch_bounds__(kBf16Threads, (Bf16Shape<kColumns, kTerms>::kB
   if (threadIdx.x == 0) {
     for (int i = 0; i < params.ring_stages; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, Shape::kCluster * kBf16Consumers / 32);
+      barrier_init(empty + 8 * i, Shape::kCluster * kBf16Consumers / 32 * kWarpArrivals);
     }
     fence_barrier_init();
   }

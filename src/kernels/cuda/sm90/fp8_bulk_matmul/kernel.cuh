@@ -289,8 +289,7 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
       wgmma_wait<0>();
       hold(d);
       promote(acc, d, scales, weight_scale);
-      __syncwarp();
-      if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
+      warp_arrive_at_ranks<kBulkCluster>(empty_of_rank + 8 * slot, lane);
       if (++slot == params.ring_stages) {
         slot = 0;
         parity ^= 1;
@@ -405,8 +404,7 @@ __device__ __forceinline__ void consume_fp8_prefill_stages(const Fp8BulkParams& 
       add(even, 2);
       wgmma_wait<0>();
       hold(odd);
-      __syncwarp();
-      if (lane < kBulkCluster) barrier_arrive_at_rank(empty_of_rank + 8 * slot);
+      warp_arrive_at_ranks<kBulkCluster>(empty_of_rank + 8 * slot, lane);
       add(odd, 3);
       if (++slot == params.ring_stages) {
         slot = 0;
@@ -451,7 +449,7 @@ __global__ void __launch_bounds__(bulk_threads(kBlocks), kBlocks)
   if (threadIdx.x == 0) {
     for (int i = 0; i < params.ring_stages; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, kBulkCluster * kBulkConsumers / 32);
+      barrier_init(empty + 8 * i, kBulkCluster * kBulkConsumers / 32 * kWarpArrivals);
     }
     fence_barrier_init();
   }

@@ -240,8 +240,7 @@ __device__ __forceinline__ void multiply_fp8_stages(const PanelRing& ring,
       acc[j * 4 + 2] = fmaf(first, d[i][j * 4 + 2], acc[j * 4 + 2]);
       acc[j * 4 + 3] = fmaf(second, d[i][j * 4 + 3], acc[j * 4 + 3]);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty + 8 * slots[i]);
+    warp_arrive(ring.empty + 8 * slots[i], lane);
   }
 }
 
@@ -272,10 +271,8 @@ __device__ __forceinline__ void multiply_bf16_stages(const PanelRing& ring,
   wgmma_commit();
   wgmma_wait<0>();
   hold(acc);
-  __syncwarp();
-  if (threadIdx.x % 32 != 0) return;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) barrier_arrive(ring.empty + 8 * slots[i]);
+  for (int i = 0; i < kTiles; ++i) warp_arrive(ring.empty + 8 * slots[i], threadIdx.x % 32);
 }
 
 // The scale of this lane's tile of an item, see multiply_fp8_stages().
@@ -381,7 +378,7 @@ __device__ __forceinline__ void start_panel_ring(const PanelStages& stages) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages.num_stages; ++i) {
       barrier_init(stages.full + 8 * i, 1);
-      barrier_init(stages.empty + 8 * i, 4);
+      barrier_init(stages.empty + 8 * i, 4 * kWarpArrivals);
     }
     fence_barrier_init();
   }

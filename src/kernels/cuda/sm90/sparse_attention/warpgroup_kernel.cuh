@@ -411,14 +411,12 @@ __device__ __forceinline__ void sum_tiles(const AttentionItem& item,
     wgmma_commit();
     // Keys of the first half make room before those of the second have been used.
     wgmma_wait<1>();
-    if (lane == 0) barrier_arrive(shared_address(&state.empty[slot][0]));
+    warp_arrive(shared_address(&state.empty[slot][0]), lane);
     wgmma_wait<0>();
     hold(out[0]);
     hold(out[1]);
-    if (lane == 0) {
-      barrier_arrive(shared_address(&state.empty[slot][1]));
-      barrier_arrive(shared_address(&state.probabilities_free[slot]));
-    }
+    warp_arrive(shared_address(&state.empty[slot][1]), lane);
+    warp_arrive(shared_address(&state.probabilities_free[slot]), lane);
   }
 }
 
@@ -697,13 +695,13 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&state.full[i]), 64);
-      barrier_init(shared_address(&state.empty[i][0]), 8);
-      barrier_init(shared_address(&state.empty[i][1]), 8);
+      barrier_init(shared_address(&state.empty[i][0]), 8 * kWarpArrivals);
+      barrier_init(shared_address(&state.empty[i][1]), 8 * kWarpArrivals);
       barrier_init(shared_address(&state.weighted[i]), 128);
-      barrier_init(shared_address(&state.probabilities_free[i]), 8);
+      barrier_init(shared_address(&state.probabilities_free[i]), 8 * kWarpArrivals);
     }
     barrier_init(shared_address(&state.inverse_ready), 128);
-    barrier_init(shared_address(&state.inverse_free), 8);
+    barrier_init(shared_address(&state.inverse_free), 8 * kWarpArrivals);
     barrier_init(shared_address(&state.received), 1);
     fence_barrier_init();
     if constexpr (kSplits > 1) {
@@ -754,8 +752,7 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
         barrier_wait(shared_address(&state.inverse_ready), parity);
         const float inverse[2] = {state.inverse[row], state.inverse[row + 8]};
         if (group == 2) rotate_sums(out, state.angles);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&state.inverse_free));
+        warp_arrive(shared_address(&state.inverse_free), lane);
         parity ^= 1;
         store_sums(params, item, out, inverse);
       } else {
