@@ -275,6 +275,12 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
     }
   }
   if constexpr (kSelects) {
+    if constexpr (kWarpArrivals == 32) {
+      // In builds for racecheck, which sees no order between warps that have passed unequal numbers
+      // of barriers.
+      const int most = (num_tiles - block + step - 1) / step;
+      if ((num_tiles - first_tile + step - 1) / step < most) named_barrier_sync(1 + group, 128);
+    }
     copy_async_wait<0>();  // of no bytes by now
     const int blocks = min(num_tiles, params.blocks_per_token);
     if (!is_last_to_finish(params.selection.counters + token, blocks)) return;

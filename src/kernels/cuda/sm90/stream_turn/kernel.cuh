@@ -85,6 +85,12 @@ __device__ __forceinline__ void init_barriers(const TurnPlace<Turn>& place,
   barrier_arrive_expect(squares, place.num_blocks * Turn::kNumGroups * 4);
 }
 
+// Waits for that. Warps come here from two places, where __syncthreads() is for one.
+template <class Turn>
+__device__ __forceinline__ void barriers_are_made() {
+  named_barrier_sync(2, Turn::kThreads);
+}
+
 // Sums each of twelve values over the warp: at every step a lane gives half of its values away and
 // adds what it gets to the others. Lane l is left with value turn_row(l), each twice.
 __device__ __forceinline__ float sum_twelve(const float (&values)[kTurnHalfMix]) {
@@ -355,12 +361,12 @@ __global__ void __launch_bounds__(StreamTurn<kGroups>::kThreads, StreamTurn<kGro
   if (place.num_groups == 0) return cluster_wait();
   if (warp >= Turn::kDotWarps) {
     const MixerRow mixer(args.mix);
-    __syncthreads();  // for the barriers
+    barriers_are_made<Turn>();
     return turn_columns<Turn>(args, place, mixer, warp - Turn::kDotWarps, shared);
   }
   const TurnShare<Turn> share(args.update, place);
   const TurnWeights<Turn> weights(share, fn);
-  __syncthreads();
+  barriers_are_made<Turn>();
   multiply_columns<Turn>(share, weights, shared);
   const MixerRow mixer(args.mix);
   named_barrier_sync(1, Turn::kDotThreads);
