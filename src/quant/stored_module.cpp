@@ -41,6 +41,7 @@ constexpr std::array kSuffixes = std::to_array<Suffix>({
     {".weight", Part::kWeight},
     {".bias", Part::kBias},
     {"_blocks", Part::kBlocks},
+    {"_scale_inv", Part::kWeightScaleInv},
     {"_scales", Part::kScales},
     {"_bias", Part::kBias},
 });
@@ -175,7 +176,9 @@ class Classifier final {
     } else if (module_.has(Part::kWeightPacked)) {
       compressed_tensors();
     } else if (module_.has(Part::kWeight)) {
-      weight();
+      weight(meta(Part::kWeight));
+    } else if (module_.has(Part::kOther) && module_.has(Part::kWeightScaleInv)) {
+      weight(meta(Part::kOther));  // fused experts: gate_up_proj beside gate_up_proj_scale_inv
     } else if (module_.has(Part::kOther)) {
       dense(meta(Part::kOther));
     } else {
@@ -331,9 +334,8 @@ class Classifier final {
     }
   }
 
-  // `.weight` with whatever scale lies beside it.
-  void weight() {
-    const TensorMeta& weight = meta(Part::kWeight);
+  // A weight with whatever scale lies beside it.
+  void weight(const TensorMeta& weight) {
     if (module_.has(Part::kQuantState)) return bits_and_bytes();
     const TensorMeta* scale = nullptr;
     Carrier carrier = Carrier::kModelOpt;
