@@ -31,7 +31,7 @@ struct ObservedLaunch {
   std::function<Work(const ReadInts& read)> work;
 };
 
-// Called instead of each launch; must run it once.
+// Called instead of each launch; must run it once, or never where launches are only counted.
 struct LaunchObserver {
   std::function<Result<void>(const ObservedLaunch& launch)> launch;
 };

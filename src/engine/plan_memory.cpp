@@ -11,6 +11,7 @@
 #include "base/checked_math.h"
 #include "engine/plan_parts.h"
 #include "models/deepseek_v4/gpu/ops.h"
+#include "models/deepseek_v4/gpu/planned_step.h"
 #include "models/deepseek_v4/gpu/state.h"
 #include "models/deepseek_v4/gpu/step_plan.h"
 #include "models/deepseek_v4/gpu/weights.h"
@@ -101,25 +102,45 @@ std::map<std::string, quant::Format> matrix_formats(const quant::Detection& dete
   return formats;
 }
 
-// 0 where a matrix has no format or kernel, or an op none: such a plan does not run.
-int64_t gpu_workspace_bytes(const Config& config,
-                            const quant::Detection& detection,
-                            const Plan& plan,
-                            bool mtp,
-                            const models::StateOptions& state) {
+// What load() would make for a GPU, without weights.
+struct GpuParts {
+  models::deepseek_v4::Numerics numerics;
+  models::deepseek_v4::gpu::Weights weights;
+  models::deepseek_v4::gpu::Ops ops;
+};
+
+// kUnsupported where a matrix has no format or kernel, or an op none: such a plan does not run.
+Result<GpuParts> gpu_parts(const Config& config,
+                           const quant::Detection& detection,
+                           const Plan& plan) {
   namespace v4 = models::deepseek_v4;
   const auto formats = matrix_formats(detection);
   const auto format_of = [&](const std::string& name) -> std::optional<quant::Format> {
     const auto found = formats.find(name);
     return found == formats.end() ? std::nullopt : std::optional(found->second);
   };
-  const v4::Numerics numerics = numerics_of(plan.options);
   const device::DeviceInfo device = plan.options.device.info();
   const kernels::RouteOptions routing = routing_of(plan.options);
-  const auto weights = v4::gpu::plan_weights(config, numerics, mtp, format_of, device, routing);
-  const auto ops = v4::gpu::route_ops(config, numerics, device, routing);
-  if (!weights.ok() || !ops.ok()) return 0;
-  return v4::gpu::Workspace::num_bytes(config, *weights, *ops, state);
+  GpuParts parts{.numerics = numerics_of(plan.options), .weights = {}, .ops = {}};
+  TRY_ASSIGN(parts.weights,
+             v4::gpu::plan_weights(config,
+                                   parts.numerics,
+                                   has_mtp(draft_kind(detection), plan),
+                                   format_of,
+                                   device,
+                                   routing));
+  TRY_ASSIGN(parts.ops, v4::gpu::route_ops(config, parts.numerics, device, routing));
+  return parts;
+}
+
+// 0 where gpu_parts() has none.
+int64_t gpu_workspace_bytes(const Config& config,
+                            const quant::Detection& detection,
+                            const Plan& plan,
+                            const models::StateOptions& state) {
+  const Result<GpuParts> parts = gpu_parts(config, detection, plan);
+  if (!parts.ok()) return 0;
+  return models::deepseek_v4::gpu::Workspace::num_bytes(config, parts->weights, parts->ops, state);
 }
 
 int64_t workspace_bytes(const Config& config,
@@ -135,8 +156,7 @@ int64_t workspace_bytes(const Config& config,
       .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)};
   const bool mtp = has_mtp(draft_kind(detection), plan);
   if (is_cpu(plan)) return v4::Workspace::num_bytes(config, mtp, state);
-  return gpu_workspace_bytes(config, detection, plan, mtp, state) +
-         v4::gpu::StepPlan::num_bytes(state) +
+  return gpu_workspace_bytes(config, detection, plan, state) + v4::gpu::StepPlan::num_bytes(state) +
          v4::gpu::scratch_bytes(
              config, numerics_of(options, options.kv_dtype), mtp, state.max_tokens_per_pass);
 }
@@ -306,26 +326,45 @@ void plan_memory(const Config& config, const quant::Detection& detection, Plan& 
 
 namespace {
 
-// Launches of a decode step: of a layer, and of the rest. Each takes this long beside its bytes
-// (spec "h200-facts" 1: dependent launches of one graph).
-constexpr int32_t kLayerLaunches = 12, kOtherLaunches = 8;
+// What a launch takes beside its bytes (spec "h200-facts" 1: dependent launches of one graph).
 constexpr double kLaunchSeconds = 1e-6;
 
-int32_t num_launches(const Config& config, const Plan& plan) {
-  return is_cpu(plan) ? 0 : kLayerLaunches * config.num_hidden_layers + kOtherLaunches;
+// Launches of a decode step of that many sequences; 0 on a CPU and where the plan does not run.
+int32_t num_launches(const Config& config,
+                     const Plan& plan,
+                     const Result<GpuParts>& parts,
+                     int32_t batch) {
+  if (is_cpu(plan) || !parts.ok()) return 0;
+  const Result<int32_t> launches =
+      models::deepseek_v4::gpu::count_decode_launches(config,
+                                                      parts->numerics,
+                                                      parts->weights,
+                                                      parts->ops,
+                                                      plan.options.device.info(),
+                                                      batch,
+                                                      plan.options.context);
+  return launches.ok() ? *launches : 0;
 }
 
 std::string assumption_of(const Config& config, const Plan& plan, double all_reduce) {
   const PlanOptions& options = plan.options;
   const PlanPerformance& performance = *plan.performance;
-  std::string text =
-      fmt::format("{:.0f} to {:.0f}% of the bandwidth bound ({})",
-                  performance.low_share * 100,
-                  performance.high_share * 100,
-                  is_cpu(plan) ? "kernels measured at 90% of the read stream, whole steps less"
-                               : "steps of eight layers of V4-Flash on an H200");
-  if (const int32_t launches = num_launches(config, plan); launches > 0) {
-    text += fmt::format(" and {} launches of {:.0f} us", launches, kLaunchSeconds * 1e6);
+  std::string text = fmt::format(
+      "{:.0f} to {:.0f}% of the bandwidth bound ({})",
+      performance.low_share * 100,
+      performance.high_share * 100,
+      is_cpu(plan) ? "kernels measured at 90% of the read stream, whole steps less"
+                   : "as eight layers of V4-Flash on an H200 had it, whatever the model and "
+                     "the GPU");
+  const auto [fewest, most] = std::minmax_element(
+      performance.batches.begin(),
+      performance.batches.end(),
+      [](const PlanBatch& a, const PlanBatch& b) { return a.num_launches < b.num_launches; });
+  if (most->num_launches > 0) {
+    text += fmt::format(" and {} to {} launches of {:.0f} us",
+                        fewest->num_launches,
+                        most->num_launches,
+                        kLaunchSeconds * 1e6);
   }
   text += fmt::format("; bound: weights and cache read once per step at {} per device ({})",
                       read_rate_text(options.device),
@@ -360,6 +399,8 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
 
   PlanPerformance performance{.num_experts = config.n_routed_experts,
                               .choices = config.num_experts_per_tok};
+  const Result<GpuParts> parts = is_cpu(plan) ? Result<GpuParts>(unsupported("on the CPU"))
+                                              : gpu_parts(config, detection, plan);
   std::set<int32_t> batches = {1, 16, 64, 256};
   batches.insert(options.concurrency);
   for (const int32_t batch : batches) {
@@ -377,7 +418,8 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
       step.bound_seconds =
           step.bytes_per_device / options.device.read_bytes_per_s + step.exchange_seconds;
     }
-    step.launch_seconds = num_launches(config, plan) * kLaunchSeconds;
+    step.num_launches = num_launches(config, plan, parts, batch);
+    step.launch_seconds = step.num_launches * kLaunchSeconds;
     performance.batches.push_back(step);
   }
   performance.low_share = 0.5;

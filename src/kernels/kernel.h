@@ -227,11 +227,12 @@ struct Route {
   // Launches through the record; the args type must be the op's.
   template <class Args>
   Result<void> launch(const Args& args, device::Stream& stream) const {
-    const Launcher<Args> launcher = std::get<Launcher<Args>>(kernel->launch);
-    if (stream.observer == nullptr) return launcher(args, stream);
+    if (stream.observer == nullptr) return std::get<Launcher<Args>>(kernel->launch)(args, stream);
     return stream.observer->launch(
         {.kernel = kernel->name,
-         .run = [launcher, args, &stream] { return launcher(args, stream); },
+         .run = [kernel = kernel,
+                 args,
+                 &stream] { return std::get<Launcher<Args>>(kernel->launch)(args, stream); },
          .work = [args](const device::ReadInts& read) { return work_of(args, read); }});
   }
 };

@@ -304,10 +304,10 @@ Result<DeviceExperts> DeviceExperts::make(std::span<const std::vector<WeightRows
   }
   TRY_ASSIGN(DeviceExperts experts,
              plan({.format = first.format, .n = num_rows(sources.front()), .k = first.k},
+                  static_cast<int32_t>(sources.size()),
                   options.activation,
                   options.device->info(),
                   options.routing));
-  experts.num_experts_ = static_cast<int32_t>(sources.size());
   TRY_ASSIGN(experts.weight_,
              options.uploader->pack_groups(
                  options.name,
@@ -318,10 +318,12 @@ Result<DeviceExperts> DeviceExperts::make(std::span<const std::vector<WeightRows
 }
 
 Result<DeviceExperts> DeviceExperts::plan(const LayerShape& shape,
+                                          int32_t num_experts,
                                           kernels::Activation activation,
                                           const device::DeviceInfo& device,
                                           const kernels::RouteOptions& routing) {
   DeviceExperts experts;
+  experts.num_experts_ = num_experts;
   experts.num_units_ = device.num_units;
   TRY_ASSIGN(experts.routes_,
              route_weight(kernels::Op::kGroupedMatMul, shape, activation, device, routing));

@@ -162,8 +162,9 @@ class DeviceExperts final {
   static Result<DeviceExperts> make(std::span<const std::vector<kernels::WeightRows>> sources,
                                     bool is_gate_up,
                                     const DeviceLinearOptions& options);
-  // As DeviceLinear::plan(), of one of the experts.
+  // As DeviceLinear::plan().   shape: of one of the experts
   static Result<DeviceExperts> plan(const LayerShape& shape,
+                                    int32_t num_experts,
                                     kernels::Activation activation,
                                     const device::DeviceInfo& device,
                                     const kernels::RouteOptions& routing);

@@ -59,7 +59,8 @@ struct Decisions {
   std::vector<std::vector<std::vector<int32_t>>> expert_ids;
   std::vector<std::vector<std::vector<int32_t>>> selected_entries;
   // Recorded where a device multiplies FP8 activations, if asked for: what the inputs of quantised
-  // linears were rounded to. site -> position -> values; deepseek_v4/decisions.h names the sites.
+  // linears were rounded to; where they are replayed on a CPU, to what it would round them itself.
+  // site -> position -> values; deepseek_v4/decisions.h names the sites.
   bool with_roundings = false;  // 4 bytes a value
   std::vector<std::vector<std::vector<float>>> roundings;
 };

@@ -153,6 +153,25 @@ std::vector<int32_t> prose_ids(int32_t count) {
   return {};
 }
 
+namespace {
+
+// The share of recorded roundings whose values differ.
+double share_of_others(const models::Decisions& a, const models::Decisions& b) {
+  int64_t others = 0, values = 0;
+  for (size_t site = 0; site < b.roundings.size(); ++site) {
+    for (size_t position = 0; position < b.roundings[site].size(); ++position) {
+      const std::vector<float>& of_b = b.roundings[site][position];
+      for (size_t i = 0; i < of_b.size(); ++i) {
+        others += a.roundings[site][position][i] != of_b[i] ? 1 : 0;
+      }
+      values += static_cast<int64_t>(of_b.size());
+    }
+  }
+  return values == 0 ? 0 : static_cast<double>(others) / static_cast<double>(values);
+}
+
+}  // namespace
+
 Replayed replay_on(models::Model& device,
                    models::Model& reference,
                    const models::Decisions& decisions,
@@ -164,10 +183,13 @@ Replayed replay_on(models::Model& device,
   Replayed runs;
   device.reset_slot(SlotId{0});
   runs.device = Sequence(device).run(ids, options);
-  options.record = nullptr;
+  models::Decisions own{.with_roundings = true};
+  options.record = &own;
   options.replay = &taken;
   reference.reset_slot(SlotId{0});
   runs.reference = Sequence(reference).run(ids, options);
+  runs.other_roundings = share_of_others(taken, own);
+  testing::Test::RecordProperty("other_roundings", std::to_string(runs.other_roundings));
   return runs;
 }
 

@@ -63,6 +63,7 @@ class GpuStepByModel : public testing::TestWithParam<Case> {
       EXPECT_LE(distance.max, 0.7);
       EXPECT_LE(distance.rms, 0.2);
       EXPECT_EQ(distance.clear_flips, 0);
+      EXPECT_LE(runs.other_roundings, max_other_roundings(GetParam().kv_dtype));
       if (!expected.has_mtp) continue;
       const Distance drafts = distance_between(runs.reference.mtp_logits, runs.device.mtp_logits);
       EXPECT_LE(drafts.max, 0.7);

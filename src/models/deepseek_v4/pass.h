@@ -47,6 +47,11 @@ struct Pass {
   float norm_eps() const { return static_cast<float>(config.rms_norm_eps); }
   bool has_roundings() const { return replay != nullptr && !replay->roundings.empty(); }
 
+  // Where a replay of roundings records what the values themselves would be rounded to.
+  DecisionTable<float>* own_roundings() const {
+    return record != nullptr && record->with_roundings ? &record->roundings : nullptr;
+  }
+
   // BF16 where the faithful mode keeps BF16; nothing in the other modes.
   void round(const TensorView& x) const {
     if (numerics.is_simulated) round_bf16(x, stream);
@@ -58,7 +63,7 @@ struct Pass {
   template <class Layer>
   void quantize_input(const Layer& layer, const TensorView& x, const RoundingSite& site) const {
     if (has_roundings()) {
-      impose_roundings(x, site, replay->roundings, stream);
+      impose_roundings(x, site, replay->roundings, own_roundings(), stream);
     } else if (numerics.is_simulated && layer.is_quantized()) {
       simulate_activation(x, stream);
     }

@@ -33,8 +33,8 @@ float fp8_spacing(float magnitude, float scale) {
 }
 
 // The scale that the device took may differ by a factor of two where the largest value is near a
-// border.
-void impose_span(std::span<float> row, std::span<const float> rounded) {
+// border.   own: what the row itself is rounded to; may be empty
+void impose_span(std::span<float> row, std::span<const float> rounded, std::span<float> own) {
   std::vector<uint8_t> codes(row.size());
   std::vector<float> scales(row.size() / kActivationBlock);
   quant::quantize_fp8(row, kActivationBlock, codes, scales);
@@ -42,7 +42,9 @@ void impose_span(std::span<float> row, std::span<const float> rounded) {
     const float scale = scales[i / kActivationBlock];
     const float magnitude = std::max(std::abs(row[i]), std::abs(rounded[i]));
     const bool is_neighbour = std::abs(rounded[i] - row[i]) <= fp8_spacing(magnitude, 2 * scale);
-    row[i] = is_neighbour ? rounded[i] : quant::e4m3_to_f32(codes[i]) * scale;
+    const float nearest = quant::e4m3_to_f32(codes[i]) * scale;
+    if (!own.empty()) own[i] = nearest;
+    row[i] = is_neighbour ? rounded[i] : nearest;
   }
 }
 
@@ -64,17 +66,27 @@ void simulate_activation(const TensorView& x, device::Stream& stream) {
 void impose_roundings(const TensorView& x,
                       const RoundingSite& site,
                       const DecisionTable<float>& roundings,
+                      DecisionTable<float>* own,
                       device::Stream& stream) {
   if (site.positions.empty()) return;
   const auto count = static_cast<int64_t>(site.positions.size());
   const int64_t per_position = x.num_rows() / count;
   const auto width = static_cast<size_t>(x.shape.num_elements() / x.num_rows());
+  if (own != nullptr) {
+    for (const int32_t position : site.positions) {
+      decision_slot(*own, site.index(), position).resize(static_cast<size_t>(per_position) * width);
+    }
+  }
   for_each_row(x.num_rows(), stream, [&](int64_t row) {
     const int32_t position = site.positions[static_cast<size_t>(row / per_position)];
     const auto rounded = decision_at(roundings, site.index(), position);
     if (rounded.empty()) return;
     const auto begin = static_cast<size_t>(row % per_position) * width;
-    impose_span(std::span(x.row<float>(row), width), rounded.subspan(begin, width));
+    std::span<float> kept;
+    if (own != nullptr) {
+      kept = std::span(decision_slot(*own, site.index(), position)).subspan(begin, width);
+    }
+    impose_span(std::span(x.row<float>(row), width), rounded.subspan(begin, width), kept);
   });
 }
 

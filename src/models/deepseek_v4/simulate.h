@@ -21,9 +21,11 @@ void simulate_kv(const TensorView& x, int64_t columns, device::Stream& stream);
 // Takes the values that a device rounded x to, as far as each is one of the two FP8 numbers around
 // the value of x; others are rounded as simulate_activation() does. Rows without any stay as they
 // are.   x: [site.positions.size() * n, width], n rows per position
+//   own: gets what simulate_activation() gives for the same rows; may be null
 void impose_roundings(const TensorView& x,
                       const RoundingSite& site,
                       const DecisionTable<float>& roundings,
+                      DecisionTable<float>* own,
                       device::Stream& stream);
 // Hadamard, BF16, then FP4SIM_32, on each run of `head_dim` columns (3.7, 7.3).
 void simulate_index(const TensorView& x, int64_t head_dim, device::Stream& stream);

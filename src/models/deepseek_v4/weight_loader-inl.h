@@ -11,18 +11,13 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "models/deepseek_v4/weight_shapes.h"
 #include "models/deepseek_v4/weights.h"
 
 namespace nibble::models::deepseek_v4 {
 
 using kernels::Activation;
 using kernels::WeightRows;
-
-// A projection by its original module name, relative to the layer's prefix.
-struct Projection {
-  std::string_view module;
-  int64_t n = 0;
-};
 
 // "layers.12." -> "layers.*.", "mtp.0." -> "mtp.*.": one line per module class in plans and logs.
 inline std::string class_prefix(std::string_view prefix) {
@@ -60,16 +55,9 @@ class WeightLoader final {
   int64_t hidden() const { return config_.hidden_size; }
 
   Result<Parameter> parameter(const std::string& name, const Shape& shape);
-  Result<Linear> linear(const std::string& prefix,
-                        std::span<const Projection> projections,
-                        int64_t k,
-                        Activation activation,
-                        std::string_view label);
-  Result<Linear> linear(const std::string& prefix,
-                        const Projection& projection,
-                        int64_t k,
-                        Activation activation) {
-    return linear(prefix, std::span(&projection, 1), k, activation, projection.module);
+  Result<Linear> linear(const std::string& prefix, const WeightShape& shape, Activation activation);
+  Result<Linear> linear(const std::string& prefix, const WeightShape& shape) {
+    return linear(prefix, shape, shape.is_exact ? Activation::kF32 : numerics_.activation);
   }
   Result<HyperConnectionWeights> hyper_connection(const std::string& prefix,
                                                   int64_t rows,
@@ -78,10 +66,7 @@ class WeightLoader final {
   Result<void> compressors(const std::string& prefix, AttentionWeightsOf<Kit>& weights);
   Result<AttentionWeightsOf<Kit>> attention(const std::string& prefix, int32_t layer);
   Result<OutputGroups> output_groups(const std::string& prefix);
-  Result<Experts> experts(const std::string& prefix,
-                          std::span<const Projection> projections,
-                          int64_t k,
-                          std::string_view label);
+  Result<Experts> experts(const std::string& prefix, const WeightShape& shape);
   Result<MoeWeightsOf<Kit>> moe(const std::string& prefix, int32_t layer);
   Result<void> expert_choice(const std::string& prefix, int32_t layer, MoeWeightsOf<Kit>& weights);
   Result<BlockWeightsOf<Kit>> block(const std::string& prefix, int32_t layer);
@@ -156,21 +141,22 @@ Result<Parameter> WeightLoader<Maker>::parameter(const std::string& name, const 
 
 template <class Maker>
 auto WeightLoader<Maker>::linear(const std::string& prefix,
-                                 std::span<const Projection> projections,
-                                 int64_t k,
-                                 Activation activation,
-                                 std::string_view label) -> Result<Linear> {
+                                 const WeightShape& shape,
+                                 Activation activation) -> Result<Linear> {
   std::vector<WeightRows> sources;
-  for (const Projection& projection : projections) {
+  for (const Projection& projection : shape.projections) {
     TRY_ASSIGN(const WeightRows rows,
-               map_.matrix(fmt::format("{}{}", prefix, projection.module), projection.n, k));
+               map_.matrix(fmt::format("{}{}", prefix, projection.module), projection.n, shape.k));
     sources.push_back(rows);
   }
-  TRY_ASSIGN(Linear linear, maker_.linear(prefix + std::string(label), sources, activation));
+  TRY_ASSIGN(Linear linear,
+             maker_.linear(fmt::format("{}{}", prefix, shape.name()), sources, activation));
   const std::string module =
-      fmt::format("{}{}", prefix.empty() ? prefix : class_prefix(prefix), label);
-  if (activation != Activation::kF32) TRY(check_quantized_input(module, linear.is_quantized(), k));
-  note_layer(module, k, linear);
+      fmt::format("{}{}", prefix.empty() ? prefix : class_prefix(prefix), shape.name());
+  if (activation != Activation::kF32) {
+    TRY(check_quantized_input(module, linear.is_quantized(), shape.k));
+  }
+  note_layer(module, shape.k, linear);
   return linear;
 }
 
@@ -200,44 +186,26 @@ Result<void> WeightLoader<Maker>::compressors(const std::string& prefix,
   const int64_t width = config_.head_dim;
   const int64_t index_width = config_.index_head_dim;
   const int64_t channels = ratio == 4 ? 2 * width : width;
-  std::vector<Projection> projections = {{"compressor.wkv", channels},
-                                         {"compressor.wgate", channels}};
   TRY_ASSIGN(weights.compressor.ape, parameter(prefix + "compressor.ape", {ratio, channels}));
   TRY_ASSIGN(weights.compressor.norm, parameter(prefix + "compressor.norm.weight", {width}));
   if (ratio == 4) {
     const std::string index = prefix + "indexer.compressor.";
-    projections.push_back({"indexer.compressor.wkv", 2 * index_width});
-    projections.push_back({"indexer.compressor.wgate", 2 * index_width});
-    projections.push_back({"indexer.weights_proj", config_.index_n_heads});
     TRY_ASSIGN(weights.index_compressor.ape, parameter(index + "ape", {ratio, 2 * index_width}));
     TRY_ASSIGN(weights.index_compressor.norm, parameter(index + "norm.weight", {index_width}));
-    TRY_ASSIGN(weights.index_wq_b,
-               linear(prefix,
-                      {.module = "indexer.wq_b", .n = config_.index_n_heads * index_width},
-                      config_.q_lora_rank,
-                      numerics_.activation));
+    TRY_ASSIGN(weights.index_wq_b, linear(prefix, index_queries_shape(config_)));
   }
-  TRY_ASSIGN(
-      weights.compressor_projections,
-      linear(prefix,
-             projections,
-             hidden(),
-             Activation::kF32,
-             ratio == 4 ? "compressor.wkv+wgate, indexer.compressor.wkv+wgate, indexer.weights_proj"
-                        : "compressor.wkv+wgate"));
+  TRY_ASSIGN(weights.compressor_projections,
+             linear(prefix, compressors_shape(config_, weights.compress_ratio)));
   return {};
 }
 
-// wo_a holds the groups one below the other: o_lora_rank rows each.
 template <class Maker>
 auto WeightLoader<Maker>::output_groups(const std::string& prefix) -> Result<OutputGroups> {
-  const int64_t rank = config_.o_lora_rank;
-  const int32_t groups = config_.o_groups;
-  const int64_t k = int64_t{config_.num_attention_heads} / groups * config_.head_dim;
-  TRY_ASSIGN(const WeightRows all, map_.matrix(prefix + "wo_a", groups * rank, k));
+  const WeightShape shape = output_groups_shape(config_);
+  TRY_ASSIGN(const WeightRows all, map_.matrix(prefix + "wo_a", shape.n(), shape.k));
   TRY_ASSIGN(OutputGroups linear,
-             maker_.output_groups(prefix + "wo_a", all, groups, numerics_.activation));
-  note_layer(class_prefix(prefix) + "wo_a", k, linear);
+             maker_.output_groups(prefix + "wo_a", all, shape.groups, numerics_.activation));
+  note_layer(class_prefix(prefix) + "wo_a", shape.k, linear);
   return linear;
 }
 
@@ -245,57 +213,46 @@ template <class Maker>
 auto WeightLoader<Maker>::attention(const std::string& prefix, int32_t layer)
     -> Result<AttentionWeightsOf<Kit>> {
   const int64_t d = config_.head_dim;
-  const int64_t heads = config_.num_attention_heads;
   AttentionWeightsOf<Kit> weights;
   weights.compress_ratio = config_.compress_ratio(layer);
-  const Projection latents[] = {{"wq_a", config_.q_lora_rank}, {"wkv", d}};
-  TRY_ASSIGN(weights.wqa_wkv, linear(prefix, latents, hidden(), numerics_.activation, "wq_a+wkv"));
+  TRY_ASSIGN(weights.wqa_wkv, linear(prefix, latents_shape(config_)));
   TRY_ASSIGN(weights.q_norm, parameter(prefix + "q_norm.weight", {config_.q_lora_rank}));
   TRY_ASSIGN(weights.kv_norm, parameter(prefix + "kv_norm.weight", {d}));
-  TRY_ASSIGN(
-      weights.wq_b,
-      linear(
-          prefix, {.module = "wq_b", .n = heads * d}, config_.q_lora_rank, numerics_.activation));
+  TRY_ASSIGN(weights.wq_b, linear(prefix, queries_shape(config_)));
   TRY_ASSIGN(weights.wo_a, output_groups(prefix));
-  TRY_ASSIGN(weights.wo_b,
-             linear(prefix,
-                    {.module = "wo_b", .n = hidden()},
-                    int64_t{config_.o_groups} * config_.o_lora_rank,
-                    numerics_.activation));
-  TRY_ASSIGN(weights.sink, parameter(prefix + "attn_sink", {heads}));
+  TRY_ASSIGN(weights.wo_b, linear(prefix, output_shape(config_)));
+  TRY_ASSIGN(weights.sink, parameter(prefix + "attn_sink", {config_.num_attention_heads}));
   if (weights.compress_ratio != 0) TRY(compressors(prefix, weights));
   return weights;
 }
 
-// weights[e]: the projections of expert e, stacked.
+// sources[e]: the projections of expert e, stacked.
 template <class Maker>
-auto WeightLoader<Maker>::experts(const std::string& prefix,
-                                  std::span<const Projection> projections,
-                                  int64_t k,
-                                  std::string_view label) -> Result<Experts> {
+auto WeightLoader<Maker>::experts(const std::string& prefix, const WeightShape& shape)
+    -> Result<Experts> {
   std::vector<std::vector<WeightRows>> sources;
   for (int32_t e = 0; e < config_.n_routed_experts; ++e) {
     std::vector<WeightRows>& expert = sources.emplace_back();
-    for (const Projection& projection : projections) {
+    for (const Projection& projection : shape.projections) {
       TRY_ASSIGN(
           const WeightRows rows,
           map_.matrix(
-              fmt::format("{}experts.{}.{}", prefix, e, projection.module), projection.n, k));
+              fmt::format("{}experts.{}.{}", prefix, e, projection.module), projection.n, shape.k));
       expert.push_back(rows);
     }
   }
-  const std::string module = fmt::format("{}experts.{}", class_prefix(prefix), label);
-  const bool is_gate_up = projections.size() == 2;
-  auto made = maker_.experts(
-      fmt::format("{}experts.*.{}", prefix, label), sources, numerics_.activation, is_gate_up);
+  const std::string module = fmt::format("{}experts.{}", class_prefix(prefix), shape.name());
+  const std::string name = fmt::format("{}experts.*.{}", prefix, shape.name());
+  const bool is_gate_up = shape.projections.size() == 2;
+  auto made = maker_.experts(name, sources, numerics_.activation, is_gate_up);
   if (!made.ok()) {
     Error error = std::move(made).error();
-    error.message = fmt::format("{}experts.*.{}: {}", prefix, label, error.message);
+    error.message = fmt::format("{}: {}", name, error.message);
     return error;
   }
   Experts linear = std::move(made).value();
-  TRY(check_quantized_input(module, linear.is_quantized(), k));
-  note_layer(module, k, linear);
+  TRY(check_quantized_input(module, linear.is_quantized(), shape.k));
+  note_layer(module, shape.k, linear);
   return linear;
 }
 
@@ -336,25 +293,13 @@ Result<void> WeightLoader<Maker>::expert_choice(const std::string& prefix,
 template <class Maker>
 auto WeightLoader<Maker>::moe(const std::string& prefix, int32_t layer)
     -> Result<MoeWeightsOf<Kit>> {
-  const int64_t intermediate = config_.moe_intermediate_size;
-  const int64_t shared = intermediate * config_.n_shared_experts;
   MoeWeightsOf<Kit> weights;
-  // Selections flip on small differences: the gate is always multiplied in f32 (spec 7.4).
-  TRY_ASSIGN(
-      weights.gate,
-      linear(
-          prefix, {.module = "gate", .n = config_.n_routed_experts}, hidden(), Activation::kF32));
+  TRY_ASSIGN(weights.gate, linear(prefix, gate_shape(config_)));
   TRY(expert_choice(prefix, layer, weights));
-  const Projection up[] = {{"w1", intermediate}, {"w3", intermediate}};
-  const Projection down[] = {{"w2", hidden()}};
-  TRY_ASSIGN(weights.w13, experts(prefix, up, hidden(), "w1+w3"));
-  TRY_ASSIGN(weights.w2, experts(prefix, down, intermediate, "w2"));
-  const Projection shared_up[] = {{"shared_experts.w1", shared}, {"shared_experts.w3", shared}};
-  TRY_ASSIGN(weights.shared_w13,
-             linear(prefix, shared_up, hidden(), numerics_.activation, "shared_experts.w1+w3"));
-  TRY_ASSIGN(
-      weights.shared_w2,
-      linear(prefix, {.module = "shared_experts.w2", .n = hidden()}, shared, numerics_.activation));
+  TRY_ASSIGN(weights.w13, experts(prefix, expert_up_shape(config_)));
+  TRY_ASSIGN(weights.w2, experts(prefix, expert_down_shape(config_)));
+  TRY_ASSIGN(weights.shared_w13, linear(prefix, shared_up_shape(config_)));
+  TRY_ASSIGN(weights.shared_w2, linear(prefix, shared_down_shape(config_)));
   return weights;
 }
 
@@ -380,10 +325,8 @@ auto WeightLoader<Maker>::mtp() -> Result<MtpWeightsOf<Kit>> {
   MtpWeightsOf<Kit> weights;
   TRY_ASSIGN(weights.enorm, parameter(prefix + "enorm.weight", {hidden()}));
   TRY_ASSIGN(weights.hnorm, parameter(prefix + "hnorm.weight", {hidden()}));
-  TRY_ASSIGN(weights.e_proj,
-             linear(prefix, {.module = "e_proj", .n = hidden()}, hidden(), numerics_.activation));
-  TRY_ASSIGN(weights.h_proj,
-             linear(prefix, {.module = "h_proj", .n = hidden()}, hidden(), numerics_.activation));
+  TRY_ASSIGN(weights.e_proj, linear(prefix, mtp_shape(config_, "e_proj")));
+  TRY_ASSIGN(weights.h_proj, linear(prefix, mtp_shape(config_, "h_proj")));
   TRY_ASSIGN(weights.block, block(prefix, config_.num_hidden_layers));
   TRY_ASSIGN(weights.head, head(prefix));
   return weights;
@@ -425,9 +368,7 @@ auto WeightLoader<Maker>::load() -> Result<WeightsOf<Kit>> {
     weights_.layers.push_back(std::move(layer));
   }
   TRY_ASSIGN(weights_.head, head(""));
-  TRY_ASSIGN(
-      weights_.lm_head,
-      linear("", {.module = "head", .n = config_.vocab_size}, hidden(), numerics_.head_activation));
+  TRY_ASSIGN(weights_.lm_head, linear("", head_shape(config_), numerics_.head_activation));
   TRY(load_mtp());
   checkpoint_.drop_resident();
   report_unclaimed();

@@ -100,6 +100,8 @@ TEST_P(ModelOnGpu, StaysNearTheReferenceOnEqualDecisions) {
     EXPECT_LE(imposed.max, has_fp8_keys() ? 1.0 : 0.7);  // docs/testing.md
     EXPECT_LE(imposed.rms, 0.2);
     EXPECT_EQ(imposed.clear_flips, 0);
+    EXPECT_LE(runs.other_roundings,
+              max_other_roundings(has_fp8_keys() ? models::KvDtype::kFp8 : models::KvDtype::kAuto));
     if (!expected.has_mtp) continue;
     const Distance drafts = distance_between(runs.reference.mtp_logits, runs.device.mtp_logits);
     EXPECT_LE(drafts.max, 0.7);

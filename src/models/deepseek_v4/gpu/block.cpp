@@ -1,5 +1,6 @@
 // The residual streams around attention and experts, the head, and the lists of a step.
 #include <algorithm>
+#include <vector>
 
 #include "models/deepseek_v4/gpu/pass.h"
 #include "models/deepseek_v4/pass.h"
@@ -210,6 +211,40 @@ Result<const float*> project_head(const Pass& pass, int32_t count) {
                                                            .is_dependent = true},
                                pass.stream()));
   return static_cast<const float*>(pass.ws.logits);
+}
+
+Result<void> run_layers(const Pass& pass, const Rows& rows, const StreamRead& head) {
+  TRY(plan_rows(pass, rows));
+  // The lists are read before the kernels ahead of a reader have ended: nothing may overlap the
+  // plan.
+  const DeviceTable& table = pass.weights.embed;
+  TRY(pass.ops.embed.launch(kernels::DeviceEmbedArgs{.table = table.storage.data(),
+                                                     .table_dtype = table.dtype,
+                                                     .hidden = pass.config.hidden_size,
+                                                     .tokens = rows.lists.tokens,
+                                                     .copies = pass.config.hc_mult,
+                                                     .out = rows.streams,
+                                                     .is_dependent = false},
+                            pass.stream()));
+  const std::vector<BlockWeights>& layers = pass.weights.layers;
+  TRY(begin_streams(pass, rows, layers.front()));
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const bool is_last = l + 1 == layers.size();
+    TRY(run_block(pass,
+                  layers[l],
+                  static_cast<int32_t>(l),
+                  rows,
+                  is_last ? head : attention_read(pass, layers[l + 1], rows.m())));
+  }
+  return {};
+}
+
+Result<void> run_decode_step(const Pass& pass, const StepLists& lists, int32_t bucket) {
+  const Rows rows{.lists = lists.main, .streams = pass.ws.streams};
+  TRY(run_layers(pass, rows, head_read(pass, pass.weights.head, lists.logits_rows, bucket)));
+  TRY(project_head(pass, bucket));
+  if (pass.weights.mtp) TRY(store_streams(pass, lists, rows));
+  return {};
 }
 
 Result<void> take_chosen(const Pass& pass, const SampleLists& lists, int32_t rows) {

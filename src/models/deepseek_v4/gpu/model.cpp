@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -21,17 +20,8 @@
 namespace nibble::models::deepseek_v4::gpu {
 namespace {
 
-// Rows of the decode steps that are recorded as graphs; a step takes the next larger one.
-constexpr int32_t kBuckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
-constexpr int32_t kMaxDecodeRows = kBuckets[std::size(kBuckets) - 1];
 static_assert(kLogitsNotFinite == kernels::DeviceSampleArgs::kNotFinite &&
               kLogitsAllEqual == kernels::DeviceSampleArgs::kAllEqual);
-
-// The smallest bucket that holds `rows`; 0 when none does.
-int32_t bucket_of(int32_t rows) {
-  const auto* const found = std::lower_bound(std::begin(kBuckets), std::end(kBuckets), rows);
-  return found == std::end(kBuckets) ? 0 : *found;
-}
 
 // Rows of logits in host memory.
 class HostLogits final {
@@ -180,7 +170,6 @@ class GpuModel final : public Model {
   }
 
   Pass make_pass(const ForwardInput* input) const;
-  Result<void> run_layers(const Pass& pass, const Rows& rows, const StreamRead& head) const;
   // A decode step of a bucket: only launches, the same ones every time.
   Result<void> enqueue_decode(int32_t bucket) const;
   Result<void> run_decode(int32_t bucket);
@@ -261,42 +250,10 @@ Pass GpuModel::make_pass(const ForwardInput* input) const {
           .replay = input == nullptr ? nullptr : input->replay};
 }
 
-// From tokens to the streams after the last layer and their read by the head.
-Result<void> GpuModel::run_layers(const Pass& pass,
-                                  const Rows& rows,
-                                  const StreamRead& head) const {
-  TRY(plan_rows(pass, rows));
-  // The lists are read before the kernels ahead of a reader have ended: nothing may overlap the
-  // plan.
-  TRY(ops_.embed.launch(kernels::DeviceEmbedArgs{.table = weights_.embed.storage.data(),
-                                                 .table_dtype = weights_.embed.dtype,
-                                                 .hidden = config_.hidden_size,
-                                                 .tokens = rows.lists.tokens,
-                                                 .copies = config_.hc_mult,
-                                                 .out = rows.streams,
-                                                 .is_dependent = false},
-                        pass.stream()));
-  TRY(begin_streams(pass, rows, weights_.layers.front()));
-  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) {
-    const auto index = static_cast<size_t>(l);
-    const bool is_last = l + 1 == config_.num_hidden_layers;
-    TRY(run_block(pass,
-                  weights_.layers[index],
-                  l,
-                  rows,
-                  is_last ? head : attention_read(pass, weights_.layers[index + 1], rows.m())));
-  }
-  return {};
-}
-
 Result<void> GpuModel::enqueue_decode(int32_t bucket) const {
   const StepLists lists = reserved_->plan.lists(StepSize::decode(bucket));
   const Pass pass = make_pass(nullptr);
-  const Rows rows{.lists = lists.main, .streams = reserved_->workspace.streams};
-  TRY(run_layers(pass, rows, head_read(pass, weights_.head, lists.logits_rows, bucket)));
-  TRY(project_head(pass, bucket));
-  if (info_.has_mtp) TRY(store_streams(pass, lists, rows));
-  return {};
+  return run_decode_step(pass, lists, bucket);
 }
 
 Result<void> GpuModel::run_decode(int32_t bucket) {

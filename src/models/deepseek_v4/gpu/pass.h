@@ -119,6 +119,11 @@ Result<const float*> run_head(const Pass& pass,
                               int32_t first,
                               int32_t count);
 
+// From tokens to the streams after the last layer and their read by the head.
+Result<void> run_layers(const Pass& pass, const Rows& rows, const StreamRead& head);
+// A decode step of a bucket up to its logits: the same launches every time.
+Result<void> run_decode_step(const Pass& pass, const StepLists& lists, int32_t bucket);
+
 // Tokens that the step before chose take the places of those uploaded.
 Result<void> take_chosen(const Pass& pass, const SampleLists& lists, int32_t rows);
 // The next token of every row of logits, into the workspace.

@@ -132,6 +132,11 @@ StepSize largest(const StateOptions& options) {
 
 }  // namespace
 
+int32_t bucket_of(int32_t rows) {
+  const auto* const found = std::lower_bound(std::begin(kBuckets), std::end(kBuckets), rows);
+  return found == std::end(kBuckets) ? 0 : *found;
+}
+
 StepPlan::Layout StepPlan::layout(const StepSize& size) const { return {size, max_pages_}; }
 
 int64_t StepPlan::num_bytes(const StateOptions& options) {

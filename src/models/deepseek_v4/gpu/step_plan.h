@@ -17,6 +17,12 @@ namespace nibble::models::deepseek_v4::gpu {
 // Decode steps that may be queued: one runs, the next waits.
 inline constexpr int32_t kMaxQueuedSteps = 2;
 
+// Rows of the decode steps that are recorded as graphs; a step takes the next larger one.
+inline constexpr int32_t kBuckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+inline constexpr int32_t kMaxDecodeRows = 256;
+// The smallest bucket that holds `rows`; 0 when none does.
+int32_t bucket_of(int32_t rows);
+
 // Rows and sequences that a step has room for; those beyond the real ones are padding.
 struct StepSize {
   int32_t rows = 0;
