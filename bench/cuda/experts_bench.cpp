@@ -210,7 +210,7 @@ DeviceGroupedMatMulArgs up_args(const Step& step,
 DeviceGroupedMatMulArgs down_args(const Step& step,
                                   const PackedWeight& weight,
                                   const device::Device& device) {
-  return {.x = {.bf16 = step.slots.rows == kOneSlotRow ? step.h : nullptr,
+  return {.x = {.bf16 = step.slots.rows <= kLargeSlotRows ? step.h : nullptr,
                 .fp8 = step.h_codes,
                 .fp8_scales = step.h_scales},
           .pairs_per_row = 1,
@@ -243,9 +243,9 @@ Result<void> up(const Step& step, const PackedWeight& weight, device::Device& de
   return product_of(step)(up_args(step, weight, device), device.stream());
 }
 
-// Products of one row quantise it themselves.
+// Products of few rows quantise them themselves.
 Result<void> quantize(const Step& step, device::Stream& stream) {
-  if (step.slots.rows == kOneSlotRow) return {};
+  if (step.slots.rows <= kLargeSlotRows) return {};
   return launch_quantize_rows({.x = step.h,
                                .rows = step.num_pairs,
                                .k = kIntermediate,

@@ -232,6 +232,35 @@ constexpr int32_t max_slots(int32_t num_pairs, int32_t num_experts, int32_t rows
   return touched + (num_pairs - touched) / rows;
 }
 
+// silu(min(g, limit)) * clamp(u, -limit, limit) of sums [splits, m, 2 n], gate over up, in every
+// form asked for; limit 0: none.   y: [m, n]
+struct DeviceSwiglu {
+  DeviceSums x;
+  int32_t m = 0;
+  int64_t n = 0;
+  float limit = 0;
+  ActivationForms y;
+};
+
+// Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
+// expert. Padding rows get ids -1 and weights 0.
+struct DeviceSelectExpertsArgs {
+  DeviceSums logits;  // [splits, m, N]
+  DeviceTokens tokens;
+  int32_t num_experts = 0;
+  int32_t choices = 0;
+  const float* bias = nullptr;                // [N]; null for hash layers
+  const int32_t* token_to_experts = nullptr;  // [vocab, choices]; null for score layers
+  bool reuse_ids = false;  // `ids` is input (replayed decisions), only weights are computed
+  float routed_scaling_factor = 1;
+  int32_t* ids = nullptr;    // [m, choices]
+  float* weights = nullptr;  // [m, choices]
+  DeviceSwiglu shared;       // m 0: none
+  bool is_dependent = false;
+};
+
+inline constexpr int32_t kBesideSplits = 2;  // of DeviceGroupedMatMulArgs::beside
+
 // What a product of gate and up rows may go on with in the same launch, where the record says so
 // (KernelInfo::joins_down): y of it, in the x_form of the record, through the experts' second
 // weight.
@@ -246,7 +275,7 @@ struct DeviceDownProduct {
 //   y[p, i] = silu(min(g, limit)) * clamp(u, -limit, limit) * pair_weights[p], limit 0: none.
 //   y: [pairs, n] f32; with swiglu [pairs, n / 2] bf16. Only rows of pairs in a slot are written.
 struct DeviceGroupedMatMulArgs {
-  ActivationForms x;
+  ActivationForms x;                     // in the record's form, or see KernelInfo::quantizes
   int32_t pairs_per_row = 1;             // x row of pair p is p / pairs_per_row
   const PackedWeight* weight = nullptr;  // n and k of one expert; packages of all, one by one
   ExpertSlots slots;
@@ -257,7 +286,13 @@ struct DeviceGroupedMatMulArgs {
   // weights may be read while that still runs.
   bool slots_are_ready = false;
   void* y = nullptr;
-  DeviceDownProduct down;     // with swiglu and slots of 1 row
+  DeviceDownProduct down;  // with swiglu and slots of 1 row
+  // With down, where the record names KernelInfo::beside: for one token, first what select_experts
+  // does (choice.ids are slots.experts, choice.weights pair_weights), and the second product of the
+  // shared expert, whose x is choice.shared.y: of m 1 and kBesideSplits splits, with the bits of
+  // the row of that name. Only choice.shared.y may stay as it was. Without tokens: neither.
+  DeviceSelectExpertsArgs choice;
+  DeviceMatMulArgs beside;
   int32_t num_units = 0;      // streaming multiprocessors: the grid
   bool is_dependent = false;  // launch as a programmatic dependent of the stream's last kernel
 };
@@ -532,33 +567,6 @@ struct DeviceTopKArgs {
 };
 
 // --- between the products of the experts ---
-
-// silu(min(g, limit)) * clamp(u, -limit, limit) of sums [splits, m, 2 n], gate over up, in every
-// form asked for; limit 0: none.   y: [m, n]
-struct DeviceSwiglu {
-  DeviceSums x;
-  int32_t m = 0;
-  int64_t n = 0;
-  float limit = 0;
-  ActivationForms y;
-};
-
-// Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
-// expert. Padding rows get ids -1 and weights 0.
-struct DeviceSelectExpertsArgs {
-  DeviceSums logits;  // [splits, m, N]
-  DeviceTokens tokens;
-  int32_t num_experts = 0;
-  int32_t choices = 0;
-  const float* bias = nullptr;                // [N]; null for hash layers
-  const int32_t* token_to_experts = nullptr;  // [vocab, choices]; null for score layers
-  bool reuse_ids = false;  // `ids` is input (replayed decisions), only weights are computed
-  float routed_scaling_factor = 1;
-  int32_t* ids = nullptr;    // [m, choices]
-  float* weights = nullptr;  // [m, choices]
-  DeviceSwiglu shared;       // m 0: none
-  bool is_dependent = false;
-};
 
 // Rows in every form asked for.   x: [m, k] bf16 or sums [splits, m, k]
 struct DeviceQuantizeArgs {

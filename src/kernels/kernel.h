@@ -173,6 +173,11 @@ struct KernelInfo {
   // zeros.
   std::array<int32_t, 6> slot_rows = {};
   bool joins_down = false;  // with slots of one row: takes DeviceGroupedMatMulArgs::down
+  // Grouped products of FP8 rows: also take rows of bf16 alone, with the bits of the op quantize.
+  bool quantizes = false;
+  // With down: takes DeviceGroupedMatMulArgs::choice and beside, a product with the bits of the row
+  // of this name. Empty: does not.
+  std::string_view beside = {};
   // Each output depends only on its own inputs and on (op, format, k, ISA): not on m, neighbours,
   // chunks or threads.
   bool is_batch_invariant = true;

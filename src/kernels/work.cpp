@@ -307,6 +307,11 @@ Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
       product(routed.experts * weight_bytes(down) + out + down_out, routed.pairs, down);
   work.bytes += second.bytes;
   work.flops += second.flops;
+  if (args.beside.weight == nullptr) return work;
+  for (const Work& other : {work_of(args.choice, read), work_of(args.beside, read)}) {
+    work.bytes += other.bytes;
+    work.flops += other.flops;
+  }
   return work;
 }
 

@@ -181,11 +181,18 @@ Result<kernels::DeviceSums> DeviceLinear::launch(const kernels::ActivationForms&
                                                  int32_t m,
                                                  float* out,
                                                  device::Stream& stream) const {
-  kernels::DeviceMatMulArgs launched = args(x, m);
-  launched.splits = splits(kernel(m));
-  launched.y = out;
+  const kernels::DeviceMatMulArgs launched = product(x, m, out);
   TRY(route(m).launch(launched, stream));
   return kernels::DeviceSums{.data = out, .splits = launched.splits};
+}
+
+kernels::DeviceMatMulArgs DeviceLinear::product(const kernels::ActivationForms& x,
+                                                int32_t m,
+                                                float* out) const {
+  kernels::DeviceMatMulArgs product = args(x, m);
+  product.splits = splits(kernel(m));
+  product.y = out;
+  return product;
 }
 
 bool DeviceLinear::makes_pair(const DeviceLinear& second,
@@ -349,10 +356,19 @@ bool DeviceExperts::joins(const DeviceExperts& down, int64_t num_tokens, int32_t
   return info.joins_down && slot_rows == 1 && &info == &down.kernel(num_tokens);
 }
 
+bool DeviceExperts::takes_beside(const DeviceLinear& beside, int64_t num_tokens) const {
+  return num_tokens == 1 &&
+         kernel(num_tokens).beside == kernels::route_for(beside.routes(), 1).kernel->name &&
+         beside.num_splits(1) == kernels::kBesideSplits;
+}
+
 Result<void> DeviceExperts::launch(kernels::DeviceGroupedMatMulArgs args,
                                    int64_t num_tokens,
                                    device::Stream& stream) const {
-  args.x = FormSet().add(form(num_tokens)).select(args.x);
+  const bool is_quantized = !quantizes(num_tokens) || args.x.fp8 != nullptr;
+  args.x = FormSet()
+               .add(is_quantized ? form(num_tokens) : kernels::ActivationForm::kBf16)
+               .select(args.x);
   args.weight = &weight_;
   args.num_units = num_units_;
   args.is_dependent = true;

@@ -87,6 +87,8 @@ class DeviceLinear final {
                                      int32_t m,
                                      float* out,
                                      device::Stream& stream) const;
+  // launch() as other launches make it beside their own products.
+  kernels::DeviceMatMulArgs product(const kernels::ActivationForms& x, int32_t m, float* out) const;
   // Whether a launch of `pair` gives for m rows what this layer and `second` give alone.
   bool makes_pair(const DeviceLinear& second, const kernels::Route* pair, int64_t m) const;
   // f32 values that the sums of each of the two take in a pair for up to m_max rows; zeros where
@@ -176,11 +178,15 @@ class DeviceExperts final {
   int32_t slot_rows(int64_t num_tokens, int32_t choices) const;
   int32_t max_slot_rows() const;
 
+  // Whether rows of bf16 alone do for that many tokens.
+  bool quantizes(int64_t num_tokens) const { return kernel(num_tokens).quantizes; }
   // Whether a launch for that many tokens, in slots of `slot_rows`, may go on with `down`.
   bool joins(const DeviceExperts& down, int64_t num_tokens, int32_t slot_rows) const;
+  // Whether that launch also chooses the experts and makes the product of `beside`.
+  bool takes_beside(const DeviceLinear& beside, int64_t num_tokens) const;
 
   // Fills in weight and device; the rest of `args` is the caller's. Of args.x only form(num_tokens)
-  // is read: other forms may hold what an earlier producer left.
+  // is read, or bf16 where it is alone: other forms may hold what an earlier producer left.
   Result<void> launch(kernels::DeviceGroupedMatMulArgs args,
                       int64_t num_tokens,
                       device::Stream& stream) const;

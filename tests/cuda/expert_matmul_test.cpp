@@ -9,6 +9,8 @@
 #include "kernels/cuda/moe/launch.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
+#include "kernels/cuda/sm90/panel_matmul/launch.h"
+#include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
 #include "quant/numeric.h"
 
@@ -19,6 +21,7 @@ using cuda_testing::CudaTest;
 using cuda_testing::DeviceArray;
 using cuda_testing::gpu;
 using cuda_testing::HostFp8Rows;
+using cuda_testing::random_fp8;
 using cuda_testing::random_fp8_rows;
 using cuda_testing::random_int4;
 using cuda_testing::random_mxfp4;
@@ -437,7 +440,7 @@ TEST_F(ExpertMatMul, ARowDoesNotDependOnItsNeighbours) {
 TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
   constexpr int64_t kN = 128, kK = 2048;
   constexpr int32_t kExperts = 4;
-  const std::vector<int32_t> ids = {2, 0, 3};
+  const std::vector<int32_t> ids = {2, 0, 3, 2, 1, 2, 2, 2, 2, 3, 2, 0, 2, 2};
   const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
   std::mt19937 random(18);
   std::normal_distribution<float> normal;
@@ -445,7 +448,7 @@ TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
   for (uint16_t& value : x) value = quant::f32_to_bf16(normal(random));
   const DeviceArray<uint16_t> rows(x);
   const DeviceArray<uint8_t> codes(x.size());
-  const DeviceArray<float> scales(x.size() / 128), y(ids.size() * kN);
+  const DeviceArray<float> scales(x.size() / 128);
   launch_quantize_rows({.x = rows.data(),
                         .rows = static_cast<int64_t>(ids.size()),
                         .k = kK,
@@ -454,16 +457,20 @@ TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
                        gpu()->stream())
       .value();
   const HostFp8Rows quantized{.codes = codes.to_host(), .scales = scales.to_host(), .values = {}};
-  const Slots slots = one_row_slots(ids);
-  launch_expert_matmul_sm90({.x = {.bf16 = rows.data()},
-                             .weight = &experts.weight,
-                             .slots = slots.view,
-                             .slots_are_ready = true,
-                             .y = y.data(),
-                             .num_units = gpu()->info().num_units},
-                            gpu()->stream())
-      .value();
-  EXPECT_EQ(y.to_host(), run_plain(experts, quantized, slots, ids.size(), 1));
+  for (const int32_t slot_rows : {kOneSlotRow, kSmallSlotRows, kLargeSlotRows}) {
+    const bool is_one = slot_rows == kOneSlotRow;
+    const Slots slots = is_one ? one_row_slots(ids) : make_device_slots(ids, kExperts, slot_rows);
+    const DeviceArray<float> y(ids.size() * kN);
+    launch_expert_matmul_sm90({.x = {.bf16 = rows.data()},
+                               .weight = &experts.weight,
+                               .slots = slots.view,
+                               .slots_are_ready = is_one,
+                               .y = y.data(),
+                               .num_units = gpu()->info().num_units},
+                              gpu()->stream())
+        .value();
+    EXPECT_EQ(y.to_host(), run_plain(experts, quantized, slots, ids.size(), 1)) << slot_rows;
+  }
 }
 
 // Both products of a token's experts by launches of their own; in slots of 8 rows with MXFP4, whose
@@ -548,7 +555,7 @@ TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
              .pair_weights = weights.data(),
              .y = activated.data(),
              .down = {.weight = &down.weight, .y = y.data(), .counters = counters.data()},
-             .num_units = gpu()->info().num_units},
+             .num_units = step == 1 ? 1 : gpu()->info().num_units},
             gpu()->stream())
             .value();
         EXPECT_EQ(counters.to_host(), std::vector<int32_t>(kChoices + 1, 0)) << step;
@@ -566,6 +573,168 @@ TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
           }
           EXPECT_EQ(row(found_rows), row(expected.activated)) << step << " " << pair;
           EXPECT_EQ(row(found), row(expected.y)) << step << " " << pair;
+        }
+      }
+    }
+  }
+}
+
+// What a token's router and shared expert leave behind, and what choice and products make of it.
+struct Token {
+  int32_t num_experts, choices;
+  int64_t shared_k;
+  DeviceArray<float> logits, gate_up, bias;
+  DeviceArray<int32_t> sequence, token, table, ids, counters;
+  DeviceArray<float> weights, sums, pairs;
+  DeviceArray<uint16_t> activated;
+  DeviceArray<uint8_t> blocks, codes;
+  DeviceArray<float> scales;
+};
+constexpr int32_t kTokenExperts = 18;
+Token make_token(int32_t num_experts,
+                 int32_t choices,
+                 int64_t hidden,
+                 int64_t intermediate,
+                 int64_t shared_k,
+                 int32_t sequence) {
+  constexpr int32_t kSplits = 3;
+  std::mt19937 random(18);
+  std::normal_distribution<float> normal;
+  const auto values = [&](int64_t count) {
+    std::vector<float> made(static_cast<size_t>(count));
+    for (float& value : made) value = normal(random);
+    return DeviceArray<float>(made);
+  };
+  const HostFp8Rows x = random_fp8_rows(1, hidden, 8);
+  const auto pairs = static_cast<size_t>(choices);
+  // Weights exist for a few experts only.
+  std::vector<float> bias(static_cast<size_t>(num_experts), -1e6f);
+  std::fill_n(bias.begin(), kTokenExperts, 0.25f);
+  std::vector<int32_t> table(pairs * 4);
+  std::iota(table.begin(), table.end(), 0);
+  return {.num_experts = num_experts,
+          .choices = choices,
+          .shared_k = shared_k,
+          .logits = values(kSplits * num_experts),
+          .gate_up = values(kSplits * 2 * shared_k),
+          .bias = DeviceArray<float>(bias),
+          .sequence = DeviceArray<int32_t>(std::vector<int32_t>{sequence}),
+          .token = DeviceArray<int32_t>(std::vector<int32_t>{2}),
+          .table = DeviceArray<int32_t>(table),
+          .ids = DeviceArray<int32_t>(pairs),
+          .counters = DeviceArray<int32_t>(std::vector<int32_t>(pairs + 1, 0)),
+          .weights = DeviceArray<float>(pairs),
+          .sums = DeviceArray<float>(static_cast<size_t>(kBesideSplits * hidden)),
+          .pairs = DeviceArray<float>(pairs * static_cast<size_t>(hidden)),
+          .activated = DeviceArray<uint16_t>(pairs * static_cast<size_t>(intermediate)),
+          .blocks = DeviceArray<uint8_t>(static_cast<size_t>(fp8_blocks_bytes(1, shared_k))),
+          .codes = DeviceArray<uint8_t>(x.codes),
+          .scales = DeviceArray<float>(x.scales)};
+}
+
+DeviceSelectExpertsArgs choice_of(const Token& token, bool by_table) {
+  return {.logits = {.data = token.logits.data(), .splits = 3},
+          .tokens = {.ids = token.token.data(), .sequences = token.sequence.data(), .m = 1},
+          .num_experts = token.num_experts,
+          .choices = token.choices,
+          .bias = by_table ? nullptr : token.bias.data(),
+          .token_to_experts = by_table ? token.table.data() : nullptr,
+          .routed_scaling_factor = 1.5f,
+          .ids = token.ids.data(),
+          .weights = token.weights.data(),
+          .shared = {.x = {.data = token.gate_up.data(), .splits = 3},
+                     .m = 1,
+                     .n = token.shared_k,
+                     .limit = 10,
+                     .y = {.fp8_blocks = reinterpret_cast<std::byte*>(token.blocks.data())}}};
+}
+
+struct TokenResults {
+  std::vector<int32_t> ids;
+  std::vector<float> weights, sums, pairs;
+};
+TokenResults run_token(const Token& token,
+                       const Experts& up,
+                       const Experts& down,
+                       const PackedWeight& shared,
+                       bool by_table,
+                       bool joined,
+                       int32_t num_units) {
+  const DeviceSelectExpertsArgs choice = choice_of(token, by_table);
+  const DeviceMatMulArgs beside{.x = choice.shared.y,
+                                .m = 1,
+                                .weight = &shared,
+                                .splits = kBesideSplits,
+                                .y = token.sums.data(),
+                                .num_units = gpu()->info().num_units};
+  DeviceGroupedMatMulArgs args{
+      .x = {.fp8 = reinterpret_cast<std::byte*>(token.codes.data()),
+            .fp8_scales = token.scales.data()},
+      .pairs_per_row = token.choices,
+      .weight = &up.weight,
+      .slots = {.rows = 1, .experts = token.ids.data(), .max_slots = token.choices},
+      .swiglu = true,
+      .limit = 10,
+      .pair_weights = token.weights.data(),
+      .y = token.activated.data(),
+      .down = {.weight = &down.weight, .y = token.pairs.data(), .counters = token.counters.data()},
+      .num_units = num_units};
+  if (joined) {
+    args.choice = choice;
+    args.beside = beside;
+  } else {
+    launch_select_experts(choice, gpu()->stream()).value();
+    launch_fp8_matmul_sm90(beside, gpu()->stream()).value();
+  }
+  launch_expert_matmul_sm90(args, gpu()->stream()).value();
+  EXPECT_EQ(token.counters.to_host(),
+            std::vector<int32_t>(static_cast<size_t>(token.choices) + 1, 0));
+  return {.ids = token.ids.to_host(),
+          .weights = token.weights.to_host(),
+          .sums = token.sums.to_host(),
+          .pairs = token.pairs.to_host()};
+}
+
+// Bit for bit what separate launches give; also with few blocks, which take many units each.
+TEST_F(ExpertMatMul, ChoosesAndHasTheSharedExpertBesideIt) {
+  struct Shape {
+    int64_t hidden, intermediate, shared_k;
+    int32_t num_experts, choices;
+  };
+  for (const auto& [hidden, intermediate, shared_k, num_experts, choices] :
+       {Shape{256, 256, 512, 18, 3}, {1024, 512, 2048, 256, 6}, {512, 256, 1024, 384, 4}}) {
+    SCOPED_TRACE(::testing::Message() << hidden);
+    const Experts up =
+        make_experts(kTokenExperts, 2 * intermediate, hidden, PanelOrder::kGateUp, 4);
+    const Experts down = make_experts(kTokenExperts, hidden, intermediate, PanelOrder::kNatural, 4);
+    const quant::QuantizedWeight stored = random_fp8(hidden, shared_k, 16);
+    const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = hidden};
+    const PackedWeight host = pack_fp8_panel64({&source, 1}).value();
+    const DeviceArray<std::byte> bytes(
+        std::vector<std::byte>(host.codes, host.codes + host.num_bytes()));
+    PackedWeight shared;
+    shared.format = host.format;
+    shared.layout = host.layout;
+    shared.n = hidden;
+    shared.k = shared_k;
+    shared.codes = bytes.data();
+    shared.scales = bytes.data() + (host.scales - host.codes);
+    for (const bool by_table : {false, true}) {
+      for (const int32_t sequence : {0, -1}) {
+        const auto run = [&](bool joined, int32_t num_units) {
+          const Token token =
+              make_token(num_experts, choices, hidden, intermediate, shared_k, sequence);
+          return run_token(token, up, down, shared, by_table, joined, num_units);
+        };
+        const TokenResults apart = run(false, gpu()->info().num_units);
+        for (const int32_t num_units : {gpu()->info().num_units, 2, 3}) {
+          const TokenResults joined = run(true, num_units);
+          EXPECT_EQ(joined.ids, apart.ids);
+          EXPECT_EQ(joined.weights, apart.weights);
+          EXPECT_EQ(joined.sums, apart.sums);
+          if (sequence >= 0) {
+            EXPECT_EQ(joined.pairs, apart.pairs);
+          }
         }
       }
     }

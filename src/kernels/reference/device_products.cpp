@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/emulated_gpu.h"
+#include "kernels/reference/device_ops_launchers.h"
 #include "kernels/reference/device_rows.h"
 #include "kernels/reference/forms.h"
 #include "kernels/reference/ops_launchers.h"
@@ -175,12 +176,9 @@ void multiply_pair(const DeviceGroupedMatMulArgs& args,
   }
 }
 
-// The activated rows of args.y in the form that the second product reads, one pair after the other.
-std::vector<float> activated_row(const DeviceGroupedMatMulArgs& args,
-                                 ActivationForm form,
-                                 int32_t pair) {
-  const auto k = static_cast<size_t>(args.down.weight->k);
-  const auto* const from = static_cast<const uint16_t*>(args.y) + static_cast<size_t>(pair) * k;
+// Row `r` of bf16 rows in the form that a product reads.
+std::vector<float> form_of_bf16(const void* rows, ActivationForm form, size_t k, int64_t r) {
+  const auto* const from = static_cast<const uint16_t*>(rows) + static_cast<size_t>(r) * k;
   std::vector<float> row(k);
   std::transform(from, from + k, row.begin(), quant::bf16_to_f32);
   if (form != ActivationForm::kFp8Rows) return row;
@@ -206,7 +204,8 @@ void multiply_down(const DeviceGroupedMatMulArgs& args,
     std::vector<float> weight(static_cast<size_t>(down.weight->n * down.weight->k));
     unpack_weight(expert_of(*down.weight, expert), weight);
     const auto pair = static_cast<int32_t>(slot);
-    multiply_pair(down, weight, pair, activated_row(args, form, pair));
+    const auto k = static_cast<size_t>(down.weight->k);
+    multiply_pair(down, weight, pair, form_of_bf16(args.y, form, k, pair));
   });
 }
 
@@ -214,6 +213,7 @@ template <ActivationForm kForm>
 Result<void> grouped_matmul(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   const int64_t k = args.weight->k;
   const bool is_one = args.slots.rows == 1;
+  if (args.choice.tokens.m != 0) TRY(reference::device_select_experts(args.choice, stream));
   stream.pool->parallel_for(is_one ? args.slots.max_slots : *args.slots.count, [&](int64_t slot) {
     const int32_t expert = args.slots.experts[slot];
     if (expert < 0) return;
@@ -224,13 +224,19 @@ Result<void> grouped_matmul(const DeviceGroupedMatMulArgs& args, device::Stream&
           is_one ? static_cast<int32_t>(slot) : args.slots.pairs[slot * args.slots.rows + i];
       if (pair < 0) continue;
       std::vector<float> x(static_cast<size_t>(k));
-      // Rows of FP8 and BF16 forms do not depend on how many there are.
-      read_form(args.x, kForm, 0, k, pair / args.pairs_per_row, 0, x);
+      const int32_t row = pair / args.pairs_per_row;
+      if (kForm == ActivationForm::kFp8Rows && args.x.fp8 == nullptr) {
+        x = form_of_bf16(args.x.bf16, kForm, x.size(), row);
+      } else {
+        // Rows of FP8 and BF16 forms do not depend on how many there are.
+        read_form(args.x, kForm, 0, k, row, 0, x);
+      }
       multiply_pair(args, weight, pair, x);
     }
   });
   if (args.down.weight != nullptr) multiply_down(args, kForm, stream);
-  return {};
+  if (args.beside.weight == nullptr) return {};
+  return matmul<ActivationForm::kFp8Blocks>(args.beside, stream);
 }
 
 // The rows that a token sees, without the places that hold none.
@@ -520,6 +526,8 @@ class ProductTable final {
     if (op == Op::kGroupedMatMul) {
       info.slot_rows = {1, 8, 32};
       info.joins_down = true;
+      info.quantizes = format == Format::kMxfp4;
+      info.beside = "matmul.fp8_block128x128.fp8.emulated.scalar.decode";
     }
     return info;
   }

@@ -10,6 +10,7 @@
 
 #include "device/emulated_gpu.h"
 #include "kernels/kernel.h"
+#include "kernels/reference/device_ops_launchers.h"
 #include "kernels/reference/forms.h"
 #include "quant/activation.h"
 #include "quant/numeric.h"
@@ -222,6 +223,78 @@ TEST_F(EmulatedGpu, JoinsTheProductsOfATokensExperts) {
   EXPECT_EQ(joined, apart);
   EXPECT_NE(joined[0], -1.0f);
   EXPECT_EQ(joined[kHidden], -1.0f) << "pair 1 has no expert";
+}
+
+// Bit for bit what the launches give alone: the choice, the shared expert, the experts.
+TEST_F(EmulatedGpu, ATokensExpertsChooseAndHaveASharedOneBeside) {
+  constexpr int64_t kHidden = 128, kShared = 512;
+  const Route route =
+      route_by(Op::kGroupedMatMul, Format::kMxfp4, Activation::kFp8, 1, kHidden, kHidden);
+  quant::QuantizedWeight stored_up, stored_down;
+  const PackedWeight up = pack_experts(route, stored_up, 2 * kHidden, kHidden, 3);
+  const PackedWeight down = pack_experts(route, stored_down, kHidden, kHidden, 3);
+  const Route dense =
+      route_by(Op::kMatMul, Format::kFp8E4m3Block128x128, Activation::kFp8, 1, kHidden, kShared);
+  ASSERT_EQ(dense.kernel->name, route.kernel->beside);
+  const quant::QuantizedWeight stored = quant::quantize(
+      Format::kFp8E4m3Block128x128, random_values(kHidden * kShared, 7), kHidden, kShared);
+  const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = kHidden};
+  const PackedWeight shared = pack_weight(std::span(&source, 1), dense.kernel->layout).value();
+  const Input x(ActivationForm::kFp8Rows, 1, kHidden);
+  const std::vector<float> gate_up = random_values(2 * kShared, 8), logits = {0.5f, -1, 2};
+  const int32_t sequence = 0;
+
+  struct Results {
+    std::vector<int32_t> ids = std::vector<int32_t>(2), counters = std::vector<int32_t>(3);
+    std::vector<float> weights = std::vector<float>(2), pairs = std::vector<float>(2 * kHidden),
+                       sums = std::vector<float>(kBesideSplits * kHidden, -1.0f);
+    std::vector<uint16_t> activated = std::vector<uint16_t>(2 * kHidden);
+    std::vector<std::byte> blocks =
+        std::vector<std::byte>(static_cast<size_t>(fp8_blocks_bytes(1, kShared)));
+  };
+  const auto run = [&](bool joined) {
+    Results results;
+    const DeviceSelectExpertsArgs choice{.logits = {.data = logits.data()},
+                                         .tokens = {.sequences = &sequence, .m = 1},
+                                         .num_experts = 3,
+                                         .choices = 2,
+                                         .ids = results.ids.data(),
+                                         .weights = results.weights.data(),
+                                         .shared = {.x = {.data = gate_up.data()},
+                                                    .m = 1,
+                                                    .n = kShared,
+                                                    .y = {.fp8_blocks = results.blocks.data()}}};
+    const DeviceMatMulArgs beside{.x = choice.shared.y,
+                                  .m = 1,
+                                  .weight = &shared,
+                                  .splits = kBesideSplits,
+                                  .y = results.sums.data()};
+    DeviceGroupedMatMulArgs args{
+        .x = x.forms,
+        .pairs_per_row = 2,
+        .weight = &up,
+        .slots = {.rows = 1, .experts = results.ids.data(), .max_slots = 2},
+        .swiglu = true,
+        .pair_weights = results.weights.data(),
+        .y = results.activated.data(),
+        .down = {.weight = &down, .y = results.pairs.data(), .counters = results.counters.data()}};
+    if (joined) {
+      args.choice = choice;
+      args.beside = beside;
+    } else {
+      EXPECT_TRUE(reference::device_select_experts(choice, gpu_->stream()).ok());
+      EXPECT_TRUE(dense.launch(beside, gpu_->stream()).ok());
+    }
+    EXPECT_TRUE(route.launch(args, gpu_->stream()).ok());
+    return results;
+  };
+  const Results joined = run(true), apart = run(false);
+  EXPECT_THAT(joined.ids, ElementsAre(2, 0));
+  EXPECT_EQ(joined.ids, apart.ids);
+  EXPECT_EQ(joined.weights, apart.weights);
+  EXPECT_EQ(joined.pairs, apart.pairs);
+  EXPECT_EQ(joined.sums, apart.sums);
+  EXPECT_NE(joined.sums[0], -1.0f);
 }
 
 TEST_F(EmulatedGpu, OneLayoutServesEveryNumberOfRows) {

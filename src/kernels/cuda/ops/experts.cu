@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/swiglu.cuh"
+#include "kernels/cuda/ops/choice.cuh"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/rows.cuh"
 
@@ -13,75 +14,6 @@ namespace nibble::kernels::cuda {
 namespace {
 
 // --- choice ---
-
-constexpr int kMaxChoices = 32;
-
-__device__ __forceinline__ float score_of(float logit) {
-  return sqrtf(fmaxf(logit, 0.0f) + log1pf(__expf(-fabsf(logit))));
-}
-
-// Grows with the value; NaN counts as minus infinity, and every candidate is above 0.
-__device__ __forceinline__ uint32_t candidate(float value) {
-  if (isnan(value)) value = -INFINITY;
-  const uint32_t bits = __float_as_uint(value + 0.0f);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
-// The choices of the highest candidates, the lowest expert first among equals: lane j of the warp
-// gets the j-th.   candidates: [32 kValues], 0: none
-template <int kValues>
-__device__ __forceinline__ int choose_best(const uint32_t* candidates, int choices) {
-  const int lane = threadIdx.x % 32;
-  uint32_t left[kValues];
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) left[i] = candidates[lane + 32 * i];
-  int own = 0;
-  for (int j = 0; j < choices; ++j) {
-    uint32_t best = 0;
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) best = max(best, left[i]);
-    best = __reduce_max_sync(~0U, best);
-    uint32_t id = ~0U;  // the lowest with that value
-#pragma unroll
-    for (int i = kValues - 1; i >= 0; --i) {
-      if (left[i] == best) id = lane + 32 * i;
-    }
-    id = __reduce_min_sync(~0U, id);
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      if (lane + 32 * i == id) left[i] = 0;
-    }
-    if (lane == j) own = static_cast<int>(id);
-  }
-  return own;
-}
-
-// As sum1(), but nearly all splits are read before the first is added: a round trip to memory costs
-// more than the sum.
-__device__ __forceinline__ float sum_at_once(const DeviceSums& sums,
-                                             int64_t split_stride,
-                                             int64_t index) {
-  constexpr int kBatch = 16;
-  float total = 0;
-  for (int first = 0; first < sums.splits; first += kBatch) {
-    float values[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i < sums.splits) {
-        values[i] = __ldcg(sums.data + (first + i) * split_stride + index);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i == 0) {
-        total = values[0];
-      } else if (first + i < sums.splits) {
-        total += values[i];
-      }
-    }
-  }
-  return total;
-}
 
 // One warp per 128 columns of the shared expert's row. Bytes: 8 splits per value and the forms.
 template <bool kVectors>
@@ -116,14 +48,10 @@ __global__ void __launch_bounds__(kValues * 32)
     activate<kVectors>(args.shared, block * kValues + threadIdx.x / 32, limit);
     return;
   }
-  constexpr float kMinSum = 1e-20f;  // keeps 0 / 0 away when every chosen score underflows
   __shared__ float scores[kValues * 32];
   __shared__ uint32_t candidates[kValues * 32];
   const int64_t t = blockIdx.x;
-  const int expert = threadIdx.x, lane = threadIdx.x % 32;
-  const bool is_scored = !args.reuse_ids && args.token_to_experts == nullptr;
-  const bool has_expert = expert < args.num_experts;
-  const float bias = is_scored && args.bias != nullptr && has_expert ? args.bias[expert] : 0.0f;
+  const int lane = threadIdx.x % 32;
   const bool is_padding = args.tokens.sequences[t] < 0;
   wait_for_predecessors();
   int* const ids = args.ids + t * args.choices;
@@ -135,32 +63,14 @@ __global__ void __launch_bounds__(kValues * 32)
     }
     return;
   }
-  int given = 0;
-  if (!is_scored && threadIdx.x < args.choices) {
-    given = args.reuse_ids
-                ? ids[lane]
-                : args.token_to_experts[static_cast<int64_t>(__ldcg(args.tokens.ids + t)) *
-                                            args.choices +
-                                        lane];
-  }
-  uint32_t own_candidate = 0;
-  if (has_expert) {
-    const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * args.num_experts;
-    const float score =
-        score_of(sum_at_once(args.logits, split_stride, t * args.num_experts + expert));
-    scores[expert] = score;
-    own_candidate = candidate(score + bias);
-  }
-  candidates[expert] = own_candidate;
+  const int given = threadIdx.x < 32 ? given_expert(args, t) : 0;
+  score_experts(args, t, threadIdx.x, blockDim.x, kValues * 32, scores, candidates);
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  const int own = is_scored ? choose_best<kValues>(candidates, args.choices) : given;
-  const float score = lane < args.choices ? scores[own] : 0.0f;
-  float sum = kMinSum;
-  for (int j = 0; j < args.choices; ++j) sum += __shfl_sync(~0U, score, j);
+  const ChosenExpert chosen = choose_experts<kValues>(args, given, scores, candidates);
   if (lane >= args.choices) return;
-  ids[lane] = own;
-  weights[lane] = score / sum * args.routed_scaling_factor;
+  ids[lane] = chosen.id;
+  weights[lane] = chosen.weight;
 }
 
 // --- slots ---

@@ -14,6 +14,9 @@ constexpr std::string_view kSanitized = "NVIDIA H200, 2026-11-30";
 constexpr std::string_view kMemchecked = "NVIDIA H200, 2026-11-30, memcheck only";
 constexpr std::string_view kNotSanitized = "NVIDIA H200, 2026-11-30, without sanitizers";
 
+// What one token's experts have beside them.
+constexpr std::string_view kBeside = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode";
+
 // clang-format off
 constexpr KernelInfo kTable[] = {
     {.name = "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.decode",
@@ -22,7 +25,8 @@ constexpr KernelInfo kTable[] = {
      .limits = {.m_max = 512, .n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true,
+     .slot_rows = {1, 8, 16}, .joins_down = true, .quantizes = true,
+     .beside = kBeside,
      .status = Status::kCompiled, .verified = kMemchecked},
     // Sums in another order than the row before, so that a token depends on how many there are.
     {.name = "grouped_matmul.mxfp4.fp8.sm_90.tensor_core.prefill",
@@ -39,7 +43,8 @@ constexpr KernelInfo kTable[] = {
      .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true,
+     .slot_rows = {1, 8, 16}, .joins_down = true, .quantizes = true,
+     .beside = kBeside,
      .status = Status::kCompiled, .verified = kMemchecked},
     // Slots of one row sum in another order than the others. Beyond that many tokens slots of 64 rows
     // are faster.
@@ -49,7 +54,8 @@ constexpr KernelInfo kTable[] = {
      .limits = {.m_max = 1024, .n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true, .is_batch_invariant = false,
+     .slot_rows = {1, 8, 16}, .joins_down = true, .quantizes = true,
+     .beside = kBeside, .is_batch_invariant = false,
      .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "grouped_matmul.nvfp4.fp8.sm_90.tensor_core.prefill",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kNvfp4,
@@ -64,7 +70,7 @@ constexpr KernelInfo kTable[] = {
      .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {8, 16},
+     .slot_rows = {8, 16}, .quantizes = true,
      .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "grouped_matmul.int4_g32.fp8.sm_90.tensor_core.decode",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kInt4Group32,
@@ -72,7 +78,8 @@ constexpr KernelInfo kTable[] = {
      .limits = {.m_max = 1024, .n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {1, 8, 16}, .joins_down = true, .is_batch_invariant = false,
+     .slot_rows = {1, 8, 16}, .joins_down = true, .quantizes = true,
+     .beside = kBeside, .is_batch_invariant = false,
      .status = Status::kCompiled, .verified = kNotSanitized},
     {.name = "grouped_matmul.int4_g32.fp8.sm_90.tensor_core.prefill",
      .op = Op::kGroupedMatMul, .has_weight = true, .weight = Format::kInt4Group32,
@@ -87,7 +94,7 @@ constexpr KernelInfo kTable[] = {
      .limits = {.n_multiple = 64, .k_multiple = 256, .k_max = 7168,
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
-     .slot_rows = {8, 16},
+     .slot_rows = {8, 16}, .quantizes = true,
      .status = Status::kCompiled, .verified = kNotSanitized},
     // A token's split depends on how many there are.
     {.name = "sparse_attention.bf16.sm_90.tensor_core.d512", .op = Op::kSparseAttention,

@@ -1,5 +1,5 @@
 // Mixture of experts (spec 4): gate, choice, shared expert, routed experts grouped by expert.
-#include <algorithm>
+#include <array>
 
 #include "models/deepseek_v4/gpu/pass.h"
 
@@ -10,40 +10,42 @@ using kernels::ActivationForm;
 using kernels::DeviceSums;
 using layers::FormSet;
 
-// The choice of experts, and the shared expert up to its second product.
+// The choice of experts, and the shared expert between its products.
+//   sums: of the shared expert's first product and of the router
+kernels::DeviceSelectExpertsArgs choice_args(const Pass& pass,
+                                             const MoeWeights& weights,
+                                             const Rows& rows,
+                                             const std::array<DeviceSums, 2>& sums) {
+  const Workspace& ws = pass.ws;
+  FormSet forms;
+  forms.add(weights.shared_w2.form(rows.m()));
+  return {.logits = sums[1],
+          .tokens = rows.lists.tokens,
+          .num_experts = pass.config.n_routed_experts,
+          .choices = pass.config.num_experts_per_tok,
+          .bias = weights.bias.data(),
+          .token_to_experts = weights.token_to_experts.data(),
+          .routed_scaling_factor = static_cast<float>(pass.config.routed_scaling_factor),
+          .ids = ws.expert_ids,
+          .weights = ws.expert_weights,
+          .shared = {.x = sums[0],
+                     .m = rows.m(),
+                     .n = weights.shared_w2.k(),
+                     .limit = static_cast<float>(pass.config.swiglu_limit),
+                     .y = forms.select(ws.shared)},
+          .is_dependent = true};
+}
+
 Result<void> choose_experts(const Pass& pass,
-                            const MoeWeights& weights,
+                            kernels::DeviceSelectExpertsArgs args,
                             int32_t layer,
                             const Rows& rows) {
-  const Workspace& ws = pass.ws;
-  const int32_t m = rows.m();
-  TRY_ASSIGN(
-      const auto sums,
-      weights.shared_w13.launch_pair(
-          weights.gate, pass.ops.pair(), ws.x, m, {ws.shared_sums, ws.router}, pass.stream()));
-  const auto& [gate_up, logits] = sums;
-  kernels::DeviceSelectExpertsArgs args{
-      .logits = logits,
-      .tokens = rows.lists.tokens,
-      .num_experts = pass.config.n_routed_experts,
-      .choices = pass.config.num_experts_per_tok,
-      .bias = weights.bias.data(),
-      .token_to_experts = weights.token_to_experts.data(),
-      .routed_scaling_factor = static_cast<float>(pass.config.routed_scaling_factor),
-      .ids = ws.expert_ids,
-      .weights = ws.expert_weights,
-      .is_dependent = true};
   if (pass.has_decisions()) {
-    TRY(pass.ops.select_experts.launch(args, pass.stream()));
-    TRY_ASSIGN(args.reuse_ids, settle_experts(pass, layer, rows, ws.expert_ids));
+    kernels::DeviceSelectExpertsArgs ids_only = args;
+    ids_only.shared = {};
+    TRY(pass.ops.select_experts.launch(ids_only, pass.stream()));
+    TRY_ASSIGN(args.reuse_ids, settle_experts(pass, layer, rows, pass.ws.expert_ids));
   }
-  FormSet forms;
-  forms.add(weights.shared_w2.form(m));
-  args.shared = {.x = gate_up,
-                 .m = m,
-                 .n = weights.shared_w2.k(),
-                 .limit = static_cast<float>(pass.config.swiglu_limit),
-                 .y = forms.select(ws.shared)};
   return pass.ops.select_experts.launch(args, pass.stream());
 }
 
@@ -74,6 +76,37 @@ Result<kernels::ExpertSlots> make_slots(const Pass& pass,
       .max_slots = kernels::max_slots(num_pairs, num_experts, rows_per_slot)};
 }
 
+kernels::DeviceGroupedMatMulArgs up_args(const Pass& pass, const kernels::ExpertSlots& slots) {
+  return {.x = pass.ws.x,
+          .pairs_per_row = pass.config.num_experts_per_tok,
+          .slots = slots,
+          .swiglu = true,
+          .limit = static_cast<float>(pass.config.swiglu_limit),
+          .pair_weights = pass.ws.expert_weights,
+          .y = pass.ws.activated.bf16};
+}
+
+// One token's rows through the experts of `choice` into ws.pairs, already weighted, and the shared
+// expert's second product: all in one launch, or without the choice.
+Result<DeviceSums> run_token(const Pass& pass,
+                             const MoeWeights& weights,
+                             const kernels::ExpertSlots& slots,
+                             const kernels::DeviceSelectExpertsArgs* choice) {
+  const Workspace& ws = pass.ws;
+  kernels::DeviceGroupedMatMulArgs args = up_args(pass, slots);
+  args.down = {.weight = &weights.w2.weight(), .y = ws.pairs, .counters = ws.expert_counters};
+  DeviceSums shared;
+  if (choice != nullptr) {
+    args.choice = *choice;
+    args.beside = weights.shared_w2.product(ws.shared, 1, ws.shared_y);
+    shared = {.data = ws.shared_y, .splits = args.beside.splits};
+  } else {
+    TRY_ASSIGN(shared, weights.shared_w2.launch(ws.shared, 1, ws.shared_y, pass.stream()));
+  }
+  TRY(weights.w13.launch(args, 1, pass.stream()));
+  return shared;
+}
+
 // Rows of all choices through their experts into ws.pairs, already weighted.
 Result<void> run_routed(const Pass& pass,
                         const MoeWeights& weights,
@@ -84,20 +117,10 @@ Result<void> run_routed(const Pass& pass,
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
   const int32_t choices = pass.config.num_experts_per_tok;
-  kernels::DeviceGroupedMatMulArgs up{.x = ws.x,
-                                      .pairs_per_row = choices,
-                                      .slots = up_slots,
-                                      .swiglu = true,
-                                      .limit = static_cast<float>(pass.config.swiglu_limit),
-                                      .pair_weights = ws.expert_weights,
-                                      .y = ws.activated.bf16};
-  if (weights.w13.joins(weights.w2, m, up_slots.rows) && !pass.records_roundings()) {
-    up.down = {.weight = &weights.w2.weight(), .y = ws.pairs, .counters = ws.expert_counters};
-    return weights.w13.launch(up, m, pass.stream());
-  }
-  TRY(weights.w13.launch(up, m, pass.stream()));
+  const bool quantizes = weights.w2.quantizes(m) && !pass.records_roundings();
+  TRY(weights.w13.launch(up_args(pass, up_slots), m, pass.stream()));
   FormSet forms;
-  forms.add(weights.w2.form(m));
+  forms.add(quantizes ? ActivationForm::kBf16 : weights.w2.form(m));
   if (!forms.has(ActivationForm::kBf16)) {
     TRY(pass.ops.quantize.launch(kernels::DeviceQuantizeArgs{.x_bf16 = ws.activated.bf16,
                                                              .m = m * choices,
@@ -114,7 +137,7 @@ Result<void> run_routed(const Pass& pass,
                         .form = weights.w2.form(m),
                         .width = weights.w2.k(),
                         .per_token = choices}));
-  return weights.w2.launch({.x = ws.activated,
+  return weights.w2.launch({.x = forms.select(ws.activated),
                             .slots = down_slots,
                             .slots_are_ready = down_slots.rows == 1,
                             .y = ws.pairs},
@@ -152,8 +175,20 @@ Result<DeviceSums> run_experts(const Pass& pass,
       RoundedInput::kShared,
       rows,
       {.x = pass.ws.x, .form = weights.shared_w13.form(m), .width = pass.config.hidden_size}));
-  TRY(choose_experts(pass, weights, layer, rows));
+  TRY_ASSIGN(const auto sums,
+             weights.shared_w13.launch_pair(weights.gate,
+                                            pass.ops.pair(),
+                                            pass.ws.x,
+                                            m,
+                                            {pass.ws.shared_sums, pass.ws.router},
+                                            pass.stream()));
+  const kernels::DeviceSelectExpertsArgs choice = choice_args(pass, weights, rows, sums);
+  const bool is_token = weights.w13.joins(weights.w2, m, up_rows) && !pass.records_roundings();
+  const bool chooses =
+      is_token && !pass.has_decisions() && weights.w13.takes_beside(weights.shared_w2, m);
+  if (!chooses) TRY(choose_experts(pass, choice, layer, rows));
   TRY_ASSIGN(const kernels::ExpertSlots up, make_slots(pass, up_rows, m, pass.ws.slots[0]));
+  if (is_token) return run_token(pass, weights, up, chooses ? &choice : nullptr);
   kernels::ExpertSlots down = up;
   if (down_rows != up_rows) {
     TRY_ASSIGN(down, make_slots(pass, down_rows, m, pass.ws.slots[1]));

@@ -15,11 +15,13 @@
 // per pair.
 #pragma once
 
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
 namespace nibble::kernels::cuda {
 
 inline constexpr int kMaxRingSlots = 8;
+inline constexpr int kQuantizedRows = 4;  // that a warp quantises at a time
 
 // How a launch with slots of kRows is laid out.
 template <class Panels, int kRows>
@@ -205,15 +207,16 @@ template <int kRows>
 struct SlotRows {
   static constexpr int kColumns = kRows / 4;  // of this thread
   int expert;
-  int row_pair;         // of the row whose activations this thread copies
+  int row_pair;         // of the row whose activations this thread brings
   bool is_half;         // no row beyond the first eight
   int pairs[kColumns];  // of columns 2t, 2t + 1 of each tile; -1: none
   float weights[kColumns];
 
-  __device__ __forceinline__ void read(const ExpertMatMulParams& params, int slot, int t) {
+  // row: that this thread brings
+  __device__ __forceinline__ void read(const ExpertMatMulParams& params, int slot, int row, int t) {
     expert = __ldcg(params.slot_experts + slot);
     const int* const slot_pairs = params.slot_pairs + slot * kRows;
-    row_pair = __ldcg(slot_pairs + threadIdx.x % kRows);
+    row_pair = __ldcg(slot_pairs + row);
 #pragma unroll
     for (int tile = 0; tile < kColumns / 2; ++tile) {
       const int2 two = __ldcg(reinterpret_cast<const int2*>(slot_pairs + tile * 8 + 2 * t));
@@ -234,11 +237,8 @@ struct SlotRows {
 // Copies activation rows into core-matrix order: 16 bytes of k per row, rows side by side. Each
 // thread serves one row; x_row < 0 is an absent row and becomes zeros.
 template <int kRows, int kThreads>
-__device__ __forceinline__ void load_activations(const ExpertMatMulParams& params,
-                                                 int x_row,
-                                                 uint8_t* activations,
-                                                 float* scales) {
-  const int row = threadIdx.x % kRows;
+__device__ __forceinline__ void copy_activations(
+    const ExpertMatMulParams& params, int x_row, int row, uint8_t* activations, float* scales) {
   const int blocks = params.k / 16, groups = params.k / 128;
   const size_t source_row = x_row < 0 ? 0 : static_cast<size_t>(x_row);
   const uint4* const source =
@@ -271,6 +271,76 @@ __device__ __forceinline__ void multiply_panel(StageRing& ring,
     }
   }
   Panels::template multiply<kRows>(ring, rows, 0, stages, stages, lane, acc);
+}
+
+// The same for rows of bf16, which it quantises. A warp has 128 values of each of four rows at a
+// time: neighbouring lanes serve different rows, so that their stores fall into different banks,
+// and each eight values from `8 part` and from `64 + 8 part` on.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void quantize_activations(
+    const ExpertMatMulParams& params, int x_row, int row, uint8_t* activations, float* scales) {
+  constexpr int kQuads = kRows / kQuantizedRows, kStep = kThreads / 32 / kQuads;
+  const int lane = threadIdx.x % 32, part = lane / kQuantizedRows;
+  const int groups = params.k / 128;
+  const auto* const source =
+      reinterpret_cast<const uint4*>(params.x_bf16 + static_cast<size_t>(max(x_row, 0)) * params.k);
+#pragma unroll 2
+  for (int group = threadIdx.x / 32 / kQuads; group < groups; group += kStep) {
+    uint4 packed[2] = {};
+    if (x_row >= 0) {
+      packed[0] = __ldcg(source + group * 16 + part);
+      packed[1] = __ldcg(source + group * 16 + 8 + part);
+    }
+    float values[16];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4& four = packed[i / 4];
+      const uint32_t two = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+      values[2 * i] = __uint_as_float(two << 16);
+      values[2 * i + 1] = __uint_as_float(two & 0xFFFF0000U);
+    }
+    float amax = 0;
+#pragma unroll
+    for (const float value : values) amax = fmaxf(amax, fabsf(value));
+#pragma unroll
+    for (int step = kQuantizedRows; step < 32; step *= 2) {
+      amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+    }
+    const uint32_t exponent = e4m3_scale_exponent(amax);
+    const float inverse = inverse_power_of_two(exponent);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float(&v)[16] = values;
+      const float low[4] = {v[8 * half], v[8 * half + 1], v[8 * half + 2], v[8 * half + 3]};
+      const float high[4] = {v[8 * half + 4], v[8 * half + 5], v[8 * half + 6], v[8 * half + 7]};
+      const int chunk = group * 8 + half * 4 + part / 2;
+      *reinterpret_cast<uint2*>(activations + (chunk * kRows + row) * 16 + part % 2 * 8) = {
+          to_e4m3x4(low, inverse), to_e4m3x4(high, inverse)};
+    }
+    if (part == 0) scales[group * kRows + row] = x_row < 0 ? 0.0f : power_of_two(exponent);
+  }
+}
+
+// Brings the rows of a slot. All consumers.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void load_activations(const ExpertMatMulParams& params,
+                                                 const SlotRows<kRows>& slot,
+                                                 int row,
+                                                 uint8_t* activations,
+                                                 float* scales) {
+  const int x_row = slot.row_pair < 0 ? -1 : slot.row_pair / params.pairs_per_row;
+  if (params.x_bf16 != nullptr) {
+    quantize_activations<kRows, kThreads>(params, x_row, row, activations, scales);
+  } else {
+    copy_activations<kRows, kThreads>(params, x_row, row, activations, scales);
+  }
+}
+// The row that a consumer thread brings.
+template <int kRows>
+__device__ __forceinline__ int row_of_thread(const ExpertMatMulParams& params) {
+  if (params.x_bf16 == nullptr) return threadIdx.x % kRows;
+  const int warp = threadIdx.x / 32;
+  return warp % (kRows / kQuantizedRows) * kQuantizedRows + threadIdx.x % kQuantizedRows;
 }
 
 // Block: the consumers, then the producers.
@@ -368,11 +438,11 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   while (rounds.next < rounds.end) {
     const PanelRound round = take_round(rounds);
     if (round.slot != loaded_slot) {
-      slot.read(params, round.slot, t);
+      const int own_row = row_of_thread<kRows>(params);
+      slot.read(params, round.slot, own_row, t);
       loaded_slot = round.slot;
-      const int x_row = slot.row_pair < 0 ? -1 : slot.row_pair / params.pairs_per_row;
       named_barrier_sync(kConsumers, kThreads);  // everybody is done with the rows before
-      load_activations<kRows, kThreads>(params, x_row, activations, scales);
+      load_activations<kRows, kThreads>(params, slot, own_row, activations, scales);
       fence_async_proxy();
       named_barrier_sync(kConsumers, kThreads);
     }

@@ -1,21 +1,27 @@
 // The expert product of sm_90a for one token, whose experts are all different: every slot is one
-// row. With DeviceGroupedMatMulArgs::down both products of the experts are one launch.
+// row. With DeviceGroupedMatMulArgs::down both products of the experts are one launch, which may
+// begin with the choice of the experts and the shared expert's second product (beside.cuh).
 //
-// A unit is a panel of a slot. A block takes every gridDim-th of the first product's units, then of
-// the second's, so that all blocks work on the same few slots at a time and the activated rows of
-// the first slots are complete long before the second product asks for them. There are too few
-// panels to give every warpgroup its own: four share a panel, each with a quarter of k. Quarters
-// are added in ascending order. With MXFP4 that is the order of kernel.cuh, so that a row has the
-// same bits alone and among others; formats with scales in sums have an order of their own here.
+// A unit is a panel of a slot. A block takes every gridDim-th of the units of the product beside,
+// then of the first product's, then of the second's, so that all blocks work on the same few slots
+// at a time and the activated rows of the first slots are complete long before the second product
+// asks for them. There are too few panels to give every warpgroup its own: four share a panel, each
+// with a quarter of k. Quarters are added in ascending order. With MXFP4 that is the order of
+// kernel.cuh, so that a row has the same bits alone and among others; formats with scales in sums
+// have an order of their own here.
 //
 // The consumers do nothing but decode and multiply; four more warps work for them:
 //  - one keeps the warpgroups' rings of weight stages flowing, by bulk copies and across the
 //    boundary between the products;
-//  - one adds the quarters, writes a panel's outputs and counts the slot's panels;
+//  - one tells the others the experts, adds the quarters, writes a panel's outputs and counts the
+//    slot's panels;
 //  - two bring rows of activations, of the second product as soon as their slot is complete, and
 //    quantise them.
 // What these read and write waits in line behind the weights that are on their way, some
 // microseconds, which the consumers must not see; deeper rings would make the line longer.
+//
+// Where the launch chooses, every block does so for itself: the consumers that have no part in the
+// product beside score the experts, which costs less than a launch that tells all blocks.
 //
 // Blocks wait for each other, so all of them have to be resident: the grid is one block per
 // multiprocessor, and the next launch is not let in before all have begun.
@@ -26,6 +32,8 @@
 #pragma once
 
 #include "kernels/cuda/common/fp8.cuh"
+#include "kernels/cuda/ops/choice.cuh"
+#include "kernels/cuda/sm90/expert_matmul/beside.cuh"
 #include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
 namespace nibble::kernels::cuda {
@@ -35,8 +43,12 @@ inline constexpr int kMaxRowSlots = 32;  // lanes of a warp, which hold the slot
 struct OneRowParams {
   ExpertMatMulParams products[2];
   int num_products;
-  int* counters;  // DeviceDownProduct::counters
+  int* counters;                   // DeviceDownProduct::counters
+  DeviceSelectExpertsArgs choice;  // tokens.m 0: slots are given
+  BesideParams beside;
 };
+// Number of the product beside the experts' first and second.
+inline constexpr int kBesideProduct = 2;
 
 template <class Panels>
 struct OneRowLayout {
@@ -44,18 +56,62 @@ struct OneRowLayout {
   static constexpr int kHelpers = 128;
   static constexpr int kStageBytes = 4 * Panels::kSlabBytes;
   static constexpr int kMaxRingSlots = 8;
-  static constexpr int kRowBuffers = 4;
-  static constexpr int kPanelBuffers = 4;
-  // Shared memory of a block: rings, parts of panels, rows of activations, scales, and what the
-  // last core matrix overlaps with.
-  static constexpr int kPartBytes = kPanelBuffers * kParts * 64 * 4;
+};
+inline constexpr int kRowBuffers = 4;
+inline constexpr int kPanelBuffers = 4;
+inline constexpr int kMaxChosenFrom = 512;  // experts
+
+// Barriers and small arrays of a block.
+struct OneRowShared {
+  uint64_t ring_full[kParts][8];
+  uint64_t ring_empty[kParts][8];
+  uint64_t row_full[kRowBuffers];
+  uint64_t row_empty[kRowBuffers];
+  uint64_t panel_full[kPanelBuffers];
+  uint64_t panel_empty[kPanelBuffers];
+  uint64_t scored;  // all experts
+  uint64_t chosen;  // `experts` is complete
+  uint4 tables;
+  int experts[kMaxRowSlots];               // of the slots
+  float parts[kPanelBuffers][kParts][64];  // of panels
+  float scores[kMaxChosenFrom];            // for the choice
+  uint32_t candidates[kMaxChosenFrom];
+};
+
+// What a block has in dynamic shared memory: rings, rows of activations and that of the product
+// beside, scales, and what the last core matrix overlaps with.
+struct OneRowMemory {
   static constexpr int kOverlapBytes = 128;
 
-  // k: the larger one.
-  __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return kPartBytes + kRowBuffers * (Panels::Row::bytes(k) + k / 128 * 4) + kOverlapBytes;
+  uint8_t* rings;
+  int ring_bytes;  // of a warpgroup
+  int row_bytes;
+  int row_groups;      // scales of a row
+  uint8_t* row_codes;  // [kRowBuffers][row_bytes]
+  uint8_t* beside_codes;
+  float* row_scales;  // [kRowBuffers][row_groups]
+  float* beside_scales;
+
+  // Bytes without the rings.   k: the larger one of the experts' products; beside_k: of that beside
+  __host__ __device__ static constexpr int fixed_bytes(int row_bytes, int k, int beside_k) {
+    return kRowBuffers * row_bytes + beside_k + (kRowBuffers * k + beside_k) / 128 * 4 +
+           kOverlapBytes;
   }
+  __device__ __forceinline__
+  OneRowMemory(uint8_t* memory, int ring_size, int row_size, int k, int beside_k)
+      : rings(memory),
+        ring_bytes(ring_size),
+        row_bytes(row_size),
+        row_groups(k / 128),
+        row_codes(memory + kParts * ring_size),
+        beside_codes(row_codes + kRowBuffers * row_size),
+        row_scales(reinterpret_cast<float*>(beside_codes + beside_k)),
+        beside_scales(row_scales + kRowBuffers * row_groups) {}
 };
+__host__ __device__ inline int max_k_of(const OneRowParams& params) {
+  const int first = params.products[0].k, second = params.products[1].k;
+  return first > second ? first : second;
+}
 
 // Buffers that one side fills and the other empties, in turn. Phases of a buffer alternate.
 template <int kBuffers>
@@ -74,14 +130,16 @@ struct BufferTurn {
 // The units of this block, one after the other.
 struct Units {
   int next;
-  int first_total;  // units of the first product
+  int beside_total;  // units of the product beside
+  int first_total;   // with those of the first product
   int total;
   int panels[2];  // of a slot
 
   __device__ __forceinline__ explicit Units(const OneRowParams& params)
       : next(static_cast<int>(blockIdx.x)),
+        beside_total(params.beside.panels * kBesideHalves),
         panels{params.products[0].n / 64, params.products[1].n / 64} {
-    first_total = params.products[0].max_slots * panels[0];
+    first_total = beside_total + params.products[0].max_slots * panels[0];
     total = first_total + (params.num_products == 2 ? params.products[0].max_slots * panels[1] : 0);
   }
   __device__ __forceinline__ bool has_next() const { return next < total; }
@@ -89,13 +147,15 @@ struct Units {
 struct Unit {
   int product;
   int slot;
-  int panel;
+  int panel;  // of the product beside: BesideUnit's index
 };
 __device__ __forceinline__ Unit take_unit(Units& units) {
-  const int product = units.next < units.first_total ? 0 : 1;
-  const int i = product == 0 ? units.next : units.next - units.first_total;
-  const int panels = product == 0 ? units.panels[0] : units.panels[1];
+  const int unit = units.next;
   units.next += static_cast<int>(gridDim.x);
+  if (unit < units.beside_total) return {kBesideProduct, 0, unit};
+  const int product = unit < units.first_total ? 0 : 1;
+  const int i = unit - (product == 0 ? units.beside_total : units.first_total);
+  const int panels = product == 0 ? units.panels[0] : units.panels[1];
   return {product, i / panels, i % panels};
 }
 
@@ -105,22 +165,42 @@ __device__ __forceinline__ int row_of(const OneRowParams& params, const Unit& un
 }
 
 // Feeds the ring of warpgroup `group`; one thread each, which do not wait for each other.
-//   experts: of the slots, in shared memory
 template <class Panels>
 __device__ __forceinline__ void produce_stages(const OneRowParams& params,
-                                               const int* experts,
+                                               OneRowShared& shared,
+                                               const OneRowMemory& memory,
                                                int group,
-                                               uint32_t ring,
-                                               uint32_t full,
-                                               uint32_t empty,
                                                int num_ring_slots) {
   constexpr int kStageBytes = OneRowLayout<Panels>::kStageBytes;
   const uint64_t policy = evict_first_policy();
+  const uint32_t ring = shared_address(memory.rings) + group * memory.ring_bytes;
+  const uint32_t full = shared_address(shared.ring_full[group]);
+  const uint32_t empty = shared_address(shared.ring_empty[group]);
   int slot = 0;
   uint32_t parity = 1;
-  for (Units units(params); units.has_next();) {
+  const auto produce = [&](const uint8_t* source, int num_bytes) {
+    barrier_wait(empty + 8 * slot, parity);
+    barrier_arrive_expect(full + 8 * slot, num_bytes);
+    bulk_copy_to_shared(ring + slot * kStageBytes, source, num_bytes, full + 8 * slot, policy);
+    if (++slot == num_ring_slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  };
+  Units units(params);
+  while (units.next < units.beside_total) {
+    const BesideUnit unit(take_unit(units).panel);
+    if (group >= kBesideGroups) continue;
+    const int tile = unit.panel * params.beside.tiles + unit.first_tile(params.beside, group);
+    const uint8_t* source = params.beside.weights + static_cast<size_t>(tile) * kBesideTileBytes;
+    for (int i = 0; i < beside_tiles_of_group(params.beside); ++i) {
+      produce(source + i * kBesideGroups * kBesideTileBytes, kBesideTileBytes);
+    }
+  }
+  barrier_wait(shared_address(&shared.chosen), 0);
+  while (units.has_next()) {
     const Unit unit = take_unit(units);
-    const int expert = experts[unit.slot];
+    const int expert = shared.experts[unit.slot];
     if (expert < 0) continue;
     const ExpertMatMulParams& product = params.products[unit.product];
     const int stages = product.k / kStageK, begin = part_begin(stages, group);
@@ -129,53 +209,85 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
         product.weights +
         ((static_cast<size_t>(expert) * (product.n / 64) + unit.panel) * stages + begin) *
             kStageBytes;
-    for (int stage = 0; stage < count; ++stage, source += kStageBytes) {
-      barrier_wait(empty + 8 * slot, parity);
-      barrier_arrive_expect(full + 8 * slot, kStageBytes);
-      bulk_copy_to_shared(ring + slot * kStageBytes, source, kStageBytes, full + 8 * slot, policy);
-      if (++slot == num_ring_slots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
+    for (int stage = 0; stage < count; ++stage) produce(source + stage * kStageBytes, kStageBytes);
   }
+}
+
+// Expert and weight of slot `lane`, which it chooses where the launch does. One warp; the first
+// block's writes the choice down for others.
+__device__ __forceinline__ ChosenExpert find_slots(const OneRowParams& params,
+                                                   const OneRowShared& shared) {
+  const int lane = threadIdx.x % 32;
+  const ExpertMatMulParams& product = params.products[0];
+  const DeviceSelectExpertsArgs& choice = params.choice;
+  if (choice.tokens.m == 0) {
+    if (!product.slots_are_ready) wait_for_predecessors();
+    if (lane >= product.max_slots) return {-1, 0};
+    const float weight =
+        product.pair_weights == nullptr ? 1.0f : __ldcg(product.pair_weights + lane);
+    return {__ldcg(product.slot_experts + lane), weight};
+  }
+  const bool is_padding = choice.tokens.sequences[0] < 0;
+  wait_for_predecessors();
+  const int given = given_expert(choice, 0);
+  barrier_wait(shared_address(&shared.scored), 0);
+  ChosenExpert chosen = choice.num_experts <= 256
+                            ? choose_experts<8>(choice, given, shared.scores, shared.candidates)
+                            : choose_experts<16>(choice, given, shared.scores, shared.candidates);
+  if (is_padding) chosen = {-1, 0};
+  if (blockIdx.x == 0 && lane < choice.choices) {
+    choice.ids[lane] = chosen.id;
+    choice.weights[lane] = chosen.weight;
+  }
+  return chosen;
 }
 
 // Adds the parts of panels and writes their outputs. One warp: lane 8 s + g has rows g and g + 8 of
 // slab s.
-//   parts: [kPanelBuffers][kParts][64]
+//   slot: see find_slots()
 template <class Panels>
 __device__ __forceinline__ void finish_panels(const OneRowParams& params,
-                                              int lane_expert,
-                                              const float* parts,
-                                              uint32_t full,
-                                              uint32_t empty) {
+                                              OneRowShared& shared,
+                                              const ChosenExpert& slot) {
   const int lane = threadIdx.x % 32, row = lane / 8 * 16 + lane % 8;
-  BufferTurn<OneRowLayout<Panels>::kPanelBuffers> turn;
-  for (Units units(params); units.has_next();) {
+  const uint32_t full = shared_address(shared.panel_full);
+  const uint32_t empty = shared_address(shared.panel_empty);
+  BufferTurn<kPanelBuffers> turn;
+  const auto take_sum = [&](int count) {
+    barrier_wait(full + 8 * turn.index, turn.parity);
+    const float* const own = shared.parts[turn.index][0] + row;
+    float2 sum = {0, 0};
+#pragma unroll
+    for (int part = 0; part < count; ++part) {
+      sum.x += own[part * 64];
+      sum.y += own[part * 64 + 8];
+    }
+    warp_arrive(empty + 8 * turn.index, lane);
+    turn.advance();
+    return sum;
+  };
+  Units units(params);
+  while (units.next < units.beside_total) {
+    const BesideUnit unit(take_unit(units).panel);
+    const float2 sum = take_sum(kBesideGroups);
+    float* const y = params.beside.y + (unit.half * params.beside.panels + unit.panel) * 64 + row;
+    y[0] = sum.x;
+    y[8] = sum.y;
+  }
+  while (units.has_next()) {
     const Unit unit = take_unit(units);
-    const int expert = __shfl_sync(~0U, lane_expert, unit.slot);
+    const int expert = __shfl_sync(~0U, slot.id, unit.slot);
+    const float weight = __shfl_sync(~0U, slot.weight, unit.slot);
     if (expert < 0) continue;
     const ExpertMatMulParams& product = params.products[unit.product];
     const float* const multipliers =
         product.row_multipliers + static_cast<size_t>(expert) * product.n + unit.panel * 64 + row;
     const float top = __ldg(multipliers) * Panels::kSumFactor;
     const float bottom = __ldg(multipliers + 8) * Panels::kSumFactor;
-    const float weight =
-        product.pair_weights == nullptr ? 1.0f : __ldcg(product.pair_weights + unit.slot);
-    barrier_wait(full + 8 * turn.index, turn.parity);
-    const float* const own = parts + turn.index * kParts * 64 + row;
-    float first = 0, second = 0;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      first += own[part * 64];
-      second += own[part * 64 + 8];
-    }
-    warp_arrive(empty + 8 * turn.index, lane);
-    turn.advance();
+    const float2 sum = take_sum(kParts);
     store_column(product,
-                 first * top,
-                 second * bottom,
+                 sum.x * top,
+                 sum.y * bottom,
                  unit.slot,
                  weight,
                  unit.panel * 4 + lane / 8,
@@ -209,7 +321,7 @@ __device__ __forceinline__ void copy_row(
 template <class Row>
 __device__ __forceinline__ void quantize_row(
     const ExpertMatMulParams& product, int x_row, int thread, uint8_t* codes, float* scales) {
-  constexpr int kBatch = 8, kWarps = kRowThreads / 32;
+  constexpr int kBatch = Row::kHasZeros ? 4 : 8, kWarps = kRowThreads / 32;
   const int lane = thread % 32, groups = product.k / 128;
   const auto* const source =
       reinterpret_cast<const uint2*>(product.x_bf16 + static_cast<size_t>(x_row) * product.k);
@@ -238,46 +350,45 @@ __device__ __forceinline__ void quantize_row(
   }
 }
 
-// Brings every row that the units ask for into the row buffers, ahead of them. Two warps.
-//   codes, scales: buffer 0; strides in bytes and values
-template <class Panels>
+// Brings every row that the experts' units ask for into the row buffers, ahead of them. Two warps.
+template <class Row>
 __device__ __forceinline__ void bring_rows(const OneRowParams& params,
-                                           int lane_expert,
-                                           int thread,
-                                           int max_k,
-                                           uint8_t* codes,
-                                           float* scales,
-                                           uint32_t full,
-                                           uint32_t empty) {
-  using Row = typename Panels::Row;
+                                           OneRowShared& shared,
+                                           const OneRowMemory& memory,
+                                           int thread) {
   constexpr int kLoaders = 1;  // named barrier of the two warps
-  BufferTurn<OneRowLayout<Panels>::kRowBuffers> turn;
+  const uint32_t full = shared_address(shared.row_full), empty = shared_address(shared.row_empty);
+  BufferTurn<kRowBuffers> turn;
   int last_row = 0;
   bool is_first = true;
-  for (Units units(params); units.has_next();) {
+  Units units(params);
+  while (units.next < units.beside_total) take_unit(units);
+  while (units.has_next()) {
     const Unit unit = take_unit(units);
-    const int expert = __shfl_sync(~0U, lane_expert, unit.slot);
     const int row = row_of(params, unit);
     if (!is_first && row == last_row) continue;
     is_first = false;
     last_row = row;
     barrier_wait(empty + 8 * turn.index, turn.parity ^ 1);
     const ExpertMatMulParams& product = params.products[unit.product];
-    uint8_t* const own_codes = codes + turn.index * Row::bytes(max_k);
-    float* const own_scales = scales + turn.index * (max_k / 128);
-    if (unit.product == 1 && expert >= 0) {
-      if (thread == 0) {
-        const int panels = params.products[0].n / 64;
-        while (load_acquire(params.counters + unit.slot) < panels) {
-        }
-      }
-      named_barrier_sync(kLoaders, kRowThreads);
-      quantize_row<Row>(product, unit.slot, thread, own_codes, own_scales);
-    } else if (unit.product == 0) {
+    uint8_t* const codes = memory.row_codes + turn.index * memory.row_bytes;
+    float* const scales = memory.row_scales + turn.index * memory.row_groups;
+    if (unit.product == 0) {
       if (product.x_bf16 != nullptr) {
-        quantize_row<Row>(product, row, thread, own_codes, own_scales);
+        quantize_row<Row>(product, row, thread, codes, scales);
       } else {
-        copy_row<Row>(product, row, thread, own_codes, own_scales);
+        copy_row<Row>(product, row, thread, codes, scales);
+      }
+    } else {
+      barrier_wait(shared_address(&shared.chosen), 0);
+      if (shared.experts[unit.slot] >= 0) {
+        if (thread == 0) {
+          const int panels = params.products[0].n / 64;
+          while (load_acquire(params.counters + unit.slot) < panels) {
+          }
+        }
+        named_barrier_sync(kLoaders, kRowThreads);
+        quantize_row<Row>(product, unit.slot, thread, codes, scales);
       }
     }
     fence_async_proxy();
@@ -291,145 +402,202 @@ __device__ __forceinline__ void bring_rows(const OneRowParams& params,
   for (int i = 0; i <= max_slots; ++i) params.counters[i] = 0;
 }
 
+// Where a warpgroup's parts of panels go.
+struct PartsOutput {
+  OneRowShared& shared;
+  int group;
+  BufferTurn<kPanelBuffers> turn = {};
+
+  // sums: in lanes 4 g, of rows g and g + 8 of the warp's slab
+  __device__ __forceinline__ void publish(float2 sums) {
+    const int lane = threadIdx.x % 32, warp_in_group = threadIdx.x / 32 % 4;
+    barrier_wait(shared_address(shared.panel_empty + turn.index), turn.parity ^ 1);
+    if (lane % 4 == 0) {
+      float* const own = shared.parts[turn.index][group] + warp_in_group * 16 + lane / 4;
+      own[0] = sums.x;
+      own[8] = sums.y;
+    }
+    warp_arrive(shared_address(shared.panel_full + turn.index), lane);
+    turn.advance();
+  }
+};
+
+// The units of the product beside: the consumers that have a part in it.
+__device__ __forceinline__ void consume_beside(const OneRowParams& params,
+                                               const OneRowMemory& memory,
+                                               Units& units,
+                                               StageRing& ring,
+                                               PartsOutput& output) {
+  const BesideParams& beside = params.beside;
+  const int lane = threadIdx.x % 32, num_tiles = beside_tiles_of_group(beside);
+  const uint32_t row = shared_address(memory.beside_codes);
+  int activated = 0;  // halves of the row, a bit each
+  while (units.next < units.beside_total) {
+    const BesideUnit unit(take_unit(units).panel);
+    float acc[4] = {};
+    if (output.group < kBesideGroups) {
+      const int first_tile = unit.first_tile(beside, output.group);
+      const float* const scales = beside.weight_scales + unit.panel * beside.tiles + first_tile;
+      const float weight_scales = lane < num_tiles ? __ldg(scales + kBesideGroups * lane) : 0.0f;
+      if ((activated >> unit.half & 1) == 0) {
+        wait_for_predecessors();
+        activate_beside_row(beside, unit.half, memory.beside_codes, memory.beside_scales);
+        activated |= 1 << unit.half;
+      }
+      multiply_beside(ring,
+                      shared_address(memory.rings) + output.group * memory.ring_bytes,
+                      core_matrix_descriptor(row, 16, 128),
+                      memory.beside_scales,
+                      weight_scales,
+                      first_tile,
+                      num_tiles,
+                      acc);
+    }
+    output.publish({acc[0], acc[2]});
+  }
+}
+
+// The units of the experts, all consumers.
+template <class Panels>
+__device__ __forceinline__ void consume_experts(const OneRowParams& params,
+                                                OneRowShared& shared,
+                                                const OneRowMemory& memory,
+                                                Units& units,
+                                                StageRing& ring,
+                                                PartsOutput& output) {
+  const int lane = threadIdx.x % 32;
+  const auto staged_row = [&](int buffer) {
+    const uint32_t codes = shared_address(memory.row_codes) + buffer * memory.row_bytes;
+    // Strides between core matrices of a DiagonalRow differ: who multiplies adds them.
+    return StagedRow{.tile = side_by_side_word(codes, Panels::Row::kHasZeros ? 0 : 16),
+                     .scales = memory.row_scales + buffer * memory.row_groups,
+                     .tables = &shared.tables};
+  };
+  BufferTurn<kRowBuffers> row_turn;
+  StagedRow staged{};
+  int last_row = 0, held_buffer = -1;
+  barrier_wait(shared_address(&shared.chosen), 0);
+  const int lane_expert = shared.experts[lane];
+  while (units.has_next()) {
+    const Unit unit = take_unit(units);
+    const int row = row_of(params, unit);
+    if (held_buffer < 0 || row != last_row) {
+      if (held_buffer >= 0) warp_arrive(shared_address(shared.row_empty + held_buffer), lane);
+      last_row = row;
+      held_buffer = row_turn.index;
+      barrier_wait(shared_address(shared.row_full + row_turn.index), row_turn.parity);
+      staged = staged_row(held_buffer);
+      row_turn.advance();
+    }
+    if (__shfl_sync(~0U, lane_expert, unit.slot) < 0) continue;
+    const int stages = params.products[unit.product].k / kStageK, group = output.group;
+    output.publish(Panels::multiply_row(
+        ring, staged, part_begin(stages, group), part_begin(stages, group + 1), stages, lane));
+  }
+}
+
+__device__ __forceinline__ void init_barriers(OneRowShared& shared, int num_consumer_warps) {
+  const auto init = [](uint64_t& barrier, int arrivals) {
+    barrier_init(shared_address(&barrier), arrivals);
+  };
+  const int all = num_consumer_warps * kWarpArrivals;
+  for (int part = 0; part < kParts; ++part) {
+    for (uint64_t& barrier : shared.ring_full[part]) init(barrier, 1);
+    for (uint64_t& barrier : shared.ring_empty[part]) init(barrier, 4 * kWarpArrivals);
+  }
+  for (uint64_t& barrier : shared.row_full) init(barrier, kRowThreads / 32 * kWarpArrivals);
+  for (uint64_t& barrier : shared.row_empty) init(barrier, all);
+  for (uint64_t& barrier : shared.panel_full) init(barrier, all);
+  for (uint64_t& barrier : shared.panel_empty) init(barrier, kWarpArrivals);
+  init(shared.scored, (num_consumer_warps - kBesideThreads / 32) * kWarpArrivals);
+  init(shared.chosen, kWarpArrivals);
+  fence_barrier_init();
+}
+
+// The four warps beside the consumers.
+template <class Panels>
+__device__ __forceinline__ void help(const OneRowParams& params,
+                                     OneRowShared& shared,
+                                     const OneRowMemory& memory,
+                                     int num_ring_slots) {
+  const int lane = threadIdx.x % 32, thread = threadIdx.x - OneRowLayout<Panels>::kThreads;
+  if (thread < 32) {
+    if (lane < kParts) produce_stages<Panels>(params, shared, memory, lane, num_ring_slots);
+  } else if (thread < 64) {
+    const ChosenExpert slot = find_slots(params, shared);
+    shared.experts[lane] = slot.id;
+    warp_arrive(shared_address(&shared.chosen), lane);
+    wait_for_predecessors();
+    finish_panels<Panels>(params, shared, slot);
+  } else {
+    wait_for_predecessors();
+    bring_rows<typename Panels::Row>(params, shared, memory, thread - 64);
+  }
+}
+
 // Block: the consumers, then the helpers.
 template <class Panels>
 __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<Panels>::kHelpers,
                                   1)
     one_row_expert_matmul(const OneRowParams params, int num_ring_slots) {
   using Layout = OneRowLayout<Panels>;
-  using Row = typename Panels::Row;
-  constexpr int kRowBuffers = Layout::kRowBuffers, kPanelBuffers = Layout::kPanelBuffers;
-  extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t ring_barriers[2 * kParts * Layout::kMaxRingSlots];
-  __shared__ __align__(8) uint64_t row_barriers[2 * kRowBuffers];
-  __shared__ __align__(8) uint64_t panel_barriers[2 * kPanelBuffers];
-  __shared__ uint4 tables;
-  __shared__ int experts[kMaxRowSlots];  // for the warp that feeds the rings
-  const int max_k = max(params.products[0].k, params.products[1].k);
-  const int ring_bytes = num_ring_slots * Layout::kStageBytes;
-  float* const parts = reinterpret_cast<float*>(memory + kParts * ring_bytes);
-  uint8_t* const row_codes = reinterpret_cast<uint8_t*>(parts) + Layout::kPartBytes;
-  const int row_bytes = Row::bytes(max_k);
-  float* const row_scales = reinterpret_cast<float*>(row_codes + kRowBuffers * row_bytes);
-
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t full = shared_address(ring_barriers);
-  const uint32_t empty = full + 8 * kParts * Layout::kMaxRingSlots;
-  const uint32_t row_full = shared_address(row_barriers), row_empty = row_full + 8 * kRowBuffers;
-  const uint32_t panel_full = shared_address(panel_barriers);
-  const uint32_t panel_empty = panel_full + 8 * kPanelBuffers;
+  extern __shared__ __align__(128) uint8_t dynamic_memory[];
+  __shared__ __align__(16) OneRowShared shared;
+  const int max_k = max_k_of(params);
+  const OneRowMemory memory(dynamic_memory,
+                            num_ring_slots * Layout::kStageBytes,
+                            Panels::Row::bytes(max_k),
+                            max_k,
+                            params.beside.tiles * kBesideTileK);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
   // Of a single product the next launch may take the slots for ready: it must not come before the
   // wait.
   const bool has_down = params.num_products == 2;
   if (has_down) launch_dependents();
   if (threadIdx.x == 0) {
-    tables = Panels::table_words();
-    for (int i = 0; i < kParts * Layout::kMaxRingSlots; ++i) {
-      barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 4 * kWarpArrivals);
-    }
-    for (int i = 0; i < kRowBuffers; ++i) {
-      barrier_init(row_full + 8 * i, kRowThreads / 32 * kWarpArrivals);
-      barrier_init(row_empty + 8 * i, Layout::kThreads / 32 * kWarpArrivals);
-    }
-    for (int i = 0; i < kPanelBuffers; ++i) {
-      barrier_init(panel_full + 8 * i, Layout::kThreads / 32 * kWarpArrivals);
-      barrier_init(panel_empty + 8 * i, kWarpArrivals);
-    }
-    fence_barrier_init();
+    shared.tables = Panels::table_words();
+    init_barriers(shared, Layout::kThreads / 32);
   }
-  if constexpr (Row::kHasZeros) {
-    for (int i = threadIdx.x; i < kRowBuffers * row_bytes / 16; i += blockDim.x) {
-      reinterpret_cast<uint4*>(row_codes)[i] = {0, 0, 0, 0};
+  if constexpr (Panels::Row::kHasZeros) {
+    for (int i = threadIdx.x; i < kRowBuffers * memory.row_bytes / 16; i += blockDim.x) {
+      reinterpret_cast<uint4*>(memory.row_codes)[i] = {0, 0, 0, 0};
     }
     fence_async_proxy();
   }
   __syncthreads();
-
-  const int max_slots = params.products[0].max_slots;
-  const int* const slot_experts = params.products[0].slot_experts;
-  const auto expert_of_lane = [&] { return lane < max_slots ? __ldcg(slot_experts + lane) : -1; };
   if (warp >= kParts * 4) {
     give_registers_back<64>();
-    const int helper = warp - kParts * 4;
-    if (helper != 0 || !params.products[0].slots_are_ready) wait_for_predecessors();
-    const int lane_expert = expert_of_lane();
-    if (helper == 0) {
-      experts[lane] = lane_expert;
-      __syncwarp();
-      if (lane >= kParts) return;
-      produce_stages<Panels>(params,
-                             experts,
-                             lane,
-                             shared_address(memory) + lane * ring_bytes,
-                             full + 8 * Layout::kMaxRingSlots * lane,
-                             empty + 8 * Layout::kMaxRingSlots * lane,
-                             num_ring_slots);
-    } else if (helper == 1) {
-      finish_panels<Panels>(params, lane_expert, parts, panel_full, panel_empty);
-    } else {
-      bring_rows<Panels>(params,
-                         lane_expert,
-                         threadIdx.x - (Layout::kThreads + 64),
-                         max_k,
-                         row_codes,
-                         row_scales,
-                         row_full,
-                         row_empty);
-    }
+    help<Panels>(params, shared, memory, num_ring_slots);
     return;
   }
   take_registers<104>();
 
-  const int group = warp / 4, warp_in_group = warp % 4;
-  StageRing ring{.stages = memory + group * ring_bytes + warp_in_group * Panels::kSlabBytes,
-                 .full = full + 8 * Layout::kMaxRingSlots * group,
-                 .empty = empty + 8 * Layout::kMaxRingSlots * group,
+  StageRing ring{.stages = memory.rings + group * memory.ring_bytes + warp % 4 * Panels::kSlabBytes,
+                 .full = shared_address(shared.ring_full[group]),
+                 .empty = shared_address(shared.ring_empty[group]),
                  .num_slots = num_ring_slots,
                  .stage_bytes = Layout::kStageBytes,
                  .slot = 0,
                  .parity = 0};
   keep_in_register(ring.full);
   keep_in_register(ring.empty);
-  const auto staged_row = [&](int buffer) {
-    // Strides between core matrices of a DiagonalRow differ: who multiplies adds them.
-    return StagedRow{.tile = side_by_side_word(shared_address(row_codes) + buffer * row_bytes,
-                                               Row::kHasZeros ? 0 : 16),
-                     .scales = row_scales + buffer * (max_k / 128),
-                     .tables = &tables};
-  };
+  PartsOutput output{.shared = shared, .group = group};
+  if (params.choice.tokens.m != 0 && group >= kBesideGroups) {
+    wait_for_predecessors();
+    score_experts(params.choice,
+                  0,
+                  threadIdx.x - kBesideThreads,
+                  Layout::kThreads - kBesideThreads,
+                  params.choice.num_experts <= 256 ? 256 : kMaxChosenFrom,
+                  shared.scores,
+                  shared.candidates);
+    warp_arrive(shared_address(&shared.scored), lane);
+  }
+  Units units(params);
+  consume_beside(params, memory, units, ring, output);
   wait_for_predecessors();
   if (!has_down) launch_dependents();
-  const int lane_expert = expert_of_lane();
-
-  BufferTurn<kRowBuffers> row_turn;
-  BufferTurn<kPanelBuffers> panel_turn;
-  StagedRow staged{};
-  int last_row = 0, held_buffer = -1;
-  for (Units units(params); units.has_next();) {
-    const Unit unit = take_unit(units);
-    const int row = row_of(params, unit);
-    if (held_buffer < 0 || row != last_row) {
-      if (held_buffer >= 0) warp_arrive(row_empty + 8 * held_buffer, lane);
-      last_row = row;
-      held_buffer = row_turn.index;
-      barrier_wait(row_full + 8 * row_turn.index, row_turn.parity);
-      staged = staged_row(held_buffer);
-      row_turn.advance();
-    }
-    if (__shfl_sync(~0U, lane_expert, unit.slot) < 0) continue;
-    const int stages = params.products[unit.product].k / kStageK;
-    const float2 sums = Panels::multiply_row(
-        ring, staged, part_begin(stages, group), part_begin(stages, group + 1), stages, lane);
-    barrier_wait(panel_empty + 8 * panel_turn.index, panel_turn.parity ^ 1);
-    if (t == 0) {
-      float* const own = parts + (panel_turn.index * kParts + group) * 64 + warp_in_group * 16 + g;
-      own[0] = sums.x;
-      own[8] = sums.y;
-    }
-    warp_arrive(panel_full + 8 * panel_turn.index, lane);
-    panel_turn.advance();
-  }
+  consume_experts<Panels>(params, shared, memory, units, ring, output);
 }
 
 }  // namespace nibble::kernels::cuda

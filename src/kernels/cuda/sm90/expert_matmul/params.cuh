@@ -17,7 +17,7 @@ inline constexpr int kMaxK = 7168;
 struct ExpertMatMulParams {
   const uint8_t* x_codes;
   const float* x_scales;
-  const __nv_bfloat16* x_bf16;  // instead of codes and scales; one row per slot
+  const __nv_bfloat16* x_bf16;  // instead of codes and scales, which are made of it
   int pairs_per_row;
   const uint8_t* weights;        // packages of all experts
   const float* row_multipliers;  // [experts, n]

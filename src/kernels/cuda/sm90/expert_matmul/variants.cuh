@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/expert_matmul/kernel.cuh"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/one_row_kernel.cuh"
+#include "kernels/fp8_panel64.h"
 #include "kernels/panel64.h"
 
 namespace nibble::kernels::cuda {
@@ -39,9 +40,33 @@ inline ExpertMatMulParams expert_params(const DeviceGroupedMatMulArgs& args) {
 // Of 228 KB per multiprocessor: 1 KB per block is taken, the static arrays come on top.
 inline constexpr int32_t kExpertSharedBytes = 226 << 10;
 
+// The shared expert's second product: its row is made from args.choice.
+inline BesideParams beside_params(const DeviceGroupedMatMulArgs& args) {
+  if (args.beside.weight == nullptr) return {};
+  const PackedWeight& weight = *args.beside.weight;
+  const DeviceSwiglu& shared = args.choice.shared;
+  static_assert(kBesideSplits == kBesideHalves && kBesideTileBytes == kFp8TileBytes);
+  constexpr int64_t kPartK = kBesideHalves * kBesideGroups * kBesideTileK;
+  DCHECK(weight.layout == PackedLayout::kFp8Panel64 && args.beside.groups == 1);
+  DCHECK(args.beside.m == 1 && args.beside.splits == kBesideSplits) << args.beside.splits;
+  DCHECK(shared.m == 1 && shared.n == weight.k) << shared.n;
+  DCHECK(weight.n % kFp8PanelRows == 0 && weight.k % kPartK == 0) << weight.k;
+  DCHECK(weight.k / kPartK <= 32) << weight.k;  // lanes, which hold the tiles' scales
+  return {.gate_up = shared.x,
+          .limit = shared.limit > 0 ? shared.limit : INFINITY,
+          .weights = reinterpret_cast<const uint8_t*>(weight.codes),
+          .weight_scales = reinterpret_cast<const float*>(weight.scales),
+          .y = args.beside.y,
+          .panels = static_cast<int>(weight.n / kFp8PanelRows),
+          .tiles = static_cast<int>(weight.k / kBesideTileK)};
+}
+
 inline OneRowParams one_row_params(const DeviceGroupedMatMulArgs& args) {
-  OneRowParams params{
-      .products = {expert_params(args), {}}, .num_products = 1, .counters = args.down.counters};
+  OneRowParams params{.products = {expert_params(args), {}},
+                      .num_products = 1,
+                      .counters = args.down.counters,
+                      .choice = args.choice,
+                      .beside = beside_params(args)};
   if (args.down.weight == nullptr) return params;
   DCHECK(args.swiglu && args.down.counters != nullptr);
   DeviceGroupedMatMulArgs down = args;
@@ -62,12 +87,15 @@ Result<void> launch_one_row(const DeviceGroupedMatMulArgs& args, device::Stream&
   // What reads of a few bytes wait for: everything that was asked for before them.
   constexpr int32_t kMostRingSlots = 3;
   const OneRowParams params = one_row_params(args);
-  const int32_t max_k = std::max(params.products[0].k, params.products[1].k);
-  const int32_t fixed = Layout::fixed_bytes(max_k);
+  const int32_t max_k = max_k_of(params);
+  const int32_t fixed = OneRowMemory::fixed_bytes(
+      Panels::Row::bytes(max_k), max_k, params.beside.tiles * kBesideTileK);
   const int32_t part_slots = (kExpertSharedBytes - fixed) / (kParts * Layout::kStageBytes);
   const int32_t ring_slots = std::min(kMostRingSlots, part_slots);
   DCHECK(max_k <= kMaxK && ring_slots >= 2 && ring_slots <= Layout::kMaxRingSlots) << max_k;
   DCHECK(args.slots.max_slots <= kMaxRowSlots) << args.slots.max_slots;
+  DCHECK(args.choice.tokens.m == 0 || args.slots.max_slots == args.choice.choices);
+  DCHECK(args.choice.num_experts <= kMaxChosenFrom) << args.choice.num_experts;
   return launch_kernel(&one_row_expert_matmul<Panels>,
                        {.grid = static_cast<uint32_t>(args.num_units),
                         .block = Layout::kThreads + Layout::kHelpers,
