@@ -50,16 +50,18 @@ struct OneRowParams {
 // Number of the product beside the experts' first and second.
 inline constexpr int kBesideProduct = 2;
 
+inline constexpr int kMaxChosenFrom = 512;  // experts
+
 template <class Panels>
 struct OneRowLayout {
   static constexpr int kThreads = kParts * 128;  // of the consumers: a warpgroup per part of k
   static constexpr int kHelpers = 128;
   static constexpr int kStageBytes = 4 * Panels::kSlabBytes;
   static constexpr int kMaxRingSlots = 8;
+  static_assert(2 * kStageBytes >= 8 * kMaxChosenFrom);  // a ring, of scores and candidates
 };
-inline constexpr int kRowBuffers = 4;
+inline constexpr int kRowBuffers = 3;
 inline constexpr int kPanelBuffers = 4;
-inline constexpr int kMaxChosenFrom = 512;  // experts
 
 // Barriers and small arrays of a block.
 struct OneRowShared {
@@ -74,8 +76,6 @@ struct OneRowShared {
   uint4 tables;
   int experts[kMaxRowSlots];               // of the slots
   float parts[kPanelBuffers][kParts][64];  // of panels
-  float scores[kMaxChosenFrom];            // for the choice
-  uint32_t candidates[kMaxChosenFrom];
 };
 
 // What a block has in dynamic shared memory: rings, rows of activations and that of the product
@@ -91,6 +91,9 @@ struct OneRowMemory {
   uint8_t* beside_codes;
   float* row_scales;  // [kRowBuffers][row_groups]
   float* beside_scales;
+  // For the choice, [kMaxChosenFrom] each: in a ring that stays empty until it is made.
+  float* scores;
+  uint32_t* candidates;
 
   // Bytes without the rings.   k: the larger one of the experts' products; beside_k: of that beside
   __host__ __device__ static constexpr int fixed_bytes(int row_bytes, int k, int beside_k) {
@@ -106,7 +109,9 @@ struct OneRowMemory {
         row_codes(memory + kParts * ring_size),
         beside_codes(row_codes + kRowBuffers * row_size),
         row_scales(reinterpret_cast<float*>(beside_codes + beside_k)),
-        beside_scales(row_scales + kRowBuffers * row_groups) {}
+        beside_scales(row_scales + kRowBuffers * row_groups),
+        scores(reinterpret_cast<float*>(memory + kBesideGroups * ring_size)),
+        candidates(reinterpret_cast<uint32_t*>(scores + kMaxChosenFrom)) {}
 };
 __host__ __device__ inline int max_k_of(const OneRowParams& params) {
   const int first = params.products[0].k, second = params.products[1].k;
@@ -216,7 +221,8 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
 // Expert and weight of slot `lane`, which it chooses where the launch does. One warp; the first
 // block's writes the choice down for others.
 __device__ __forceinline__ ChosenExpert find_slots(const OneRowParams& params,
-                                                   const OneRowShared& shared) {
+                                                   OneRowShared& shared,
+                                                   const OneRowMemory& memory) {
   const int lane = threadIdx.x % 32;
   const ExpertMatMulParams& product = params.products[0];
   const DeviceSelectExpertsArgs& choice = params.choice;
@@ -229,11 +235,12 @@ __device__ __forceinline__ ChosenExpert find_slots(const OneRowParams& params,
   }
   const bool is_padding = choice.tokens.sequences[0] < 0;
   wait_for_predecessors();
-  const int given = given_expert(choice, 0);
+  const int given = is_padding ? 0 : given_expert(choice, 0);
   barrier_wait(shared_address(&shared.scored), 0);
   ChosenExpert chosen = choice.num_experts <= 256
-                            ? choose_experts<8>(choice, given, shared.scores, shared.candidates)
-                            : choose_experts<16>(choice, given, shared.scores, shared.candidates);
+                            ? choose_experts<8>(choice, given, memory.scores, memory.candidates)
+                            : choose_experts<16>(choice, given, memory.scores, memory.candidates);
+  fence_async_proxy();  // bulk copies overwrite the scores
   if (is_padding) chosen = {-1, 0};
   if (blockIdx.x == 0 && lane < choice.choices) {
     choice.ids[lane] = chosen.id;
@@ -524,7 +531,7 @@ __device__ __forceinline__ void help(const OneRowParams& params,
   if (thread < 32) {
     if (lane < kParts) produce_stages<Panels>(params, shared, memory, lane, num_ring_slots);
   } else if (thread < 64) {
-    const ChosenExpert slot = find_slots(params, shared);
+    const ChosenExpert slot = find_slots(params, shared, memory);
     shared.experts[lane] = slot.id;
     warp_arrive(shared_address(&shared.chosen), lane);
     wait_for_predecessors();
@@ -589,8 +596,8 @@ __global__ void __launch_bounds__(OneRowLayout<Panels>::kThreads + OneRowLayout<
                   threadIdx.x - kBesideThreads,
                   Layout::kThreads - kBesideThreads,
                   params.choice.num_experts <= 256 ? 256 : kMaxChosenFrom,
-                  shared.scores,
-                  shared.candidates);
+                  memory.scores,
+                  memory.candidates);
     warp_arrive(shared_address(&shared.scored), lane);
   }
   Units units(params);

@@ -39,6 +39,8 @@ inline ExpertMatMulParams expert_params(const DeviceGroupedMatMulArgs& args) {
 
 // Of 228 KB per multiprocessor: 1 KB per block is taken, the static arrays come on top.
 inline constexpr int32_t kExpertSharedBytes = 226 << 10;
+inline constexpr int32_t kOneRowSharedBytes =
+    (227 << 10) - static_cast<int32_t>(sizeof(OneRowShared));
 
 // The shared expert's second product: its row is made from args.choice.
 inline BesideParams beside_params(const DeviceGroupedMatMulArgs& args) {
@@ -90,7 +92,7 @@ Result<void> launch_one_row(const DeviceGroupedMatMulArgs& args, device::Stream&
   const int32_t max_k = max_k_of(params);
   const int32_t fixed = OneRowMemory::fixed_bytes(
       Panels::Row::bytes(max_k), max_k, params.beside.tiles * kBesideTileK);
-  const int32_t part_slots = (kExpertSharedBytes - fixed) / (kParts * Layout::kStageBytes);
+  const int32_t part_slots = (kOneRowSharedBytes - fixed) / (kParts * Layout::kStageBytes);
   const int32_t ring_slots = std::min(kMostRingSlots, part_slots);
   DCHECK(max_k <= kMaxK && ring_slots >= 2 && ring_slots <= Layout::kMaxRingSlots) << max_k;
   DCHECK(args.slots.max_slots <= kMaxRowSlots) << args.slots.max_slots;
