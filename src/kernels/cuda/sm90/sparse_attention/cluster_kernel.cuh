@@ -4,9 +4,13 @@
 // A cluster of kSplits blocks serves 16 heads of one token; block i takes the i-th equal part of
 // its keys, so each key is read once per 16 heads. Warps split the width in the products with keys
 // (8 parts, each for half of the keys of a tile), heads in the softmax, and the width again in the
-// products with probabilities. Each block owns 16 / kSplits heads of the merge: partial sums go
-// straight from registers to the owner's shared memory, in BF16, and the owner adds them in the
-// order of the splits, the sink once. Nothing depends on other tokens.
+// products with probabilities. Each block owns one head of the merge: partial sums go straight from
+// registers to the owner's shared memory, in BF16; there four warps each add a quarter of the
+// splits and a fifth step adds the quarters in order, the sink once. Nothing depends on other
+// tokens.
+//
+// Nearly all code runs once per launch, so that its length counts: loops that rarely turn are not
+// unrolled.
 //
 // Bytes: a row per key and 16 heads, 2 KB per head of q and out. FLOPs: 4 * 512 per key and head.
 #pragma once
@@ -32,7 +36,6 @@ struct ClusterAttention {
   static constexpr int kWidthParts = 8;                    // of the products with keys
   static constexpr int kKeyParts = kWarps / kWidthParts;   // and of a tile's keys
   static constexpr int kPartKeys = kTileKeys / kKeyParts;  // multiples of 8
-  static constexpr int kOwnedHeads = kClusterHeads / kSplits;
   // Pitches keep rows on different banks.
   static constexpr int kKeyPitch = kKeyBytes + 16;
   static constexpr int kScorePitch = kTileKeys + 8;  // floats
@@ -41,9 +44,14 @@ struct ClusterAttention {
   static constexpr int kProbabilitiesOffset =
       kScoresOffset + kWidthParts * kClusterHeads * kScorePitch * 4;
   static constexpr int kReceivedOffset = kProbabilitiesOffset + kClusterHeads * kProbabilityPitch;
-  static constexpr int kReceivedStatesOffset = kReceivedOffset + kSplits * kOwnedHeads * kKeyBytes;
-  static constexpr int kBytes = kReceivedStatesOffset + kSplits * kOwnedHeads * 8;
-  static constexpr int kReceivedBytes = kSplits * kOwnedHeads * (kKeyBytes + 8);
+  static constexpr int kReceivedStatesOffset = kReceivedOffset + kSplits * kKeyBytes;
+  static constexpr int kBytes = kReceivedStatesOffset + kSplits * 8;
+  static constexpr int kReceivedBytes = kSplits * (kKeyBytes + 8);
+  // The merge: a warp has 128 columns of a quarter of the splits.
+  static constexpr int kMergeGroups = kKeyWidth / kGroup;
+  static constexpr int kMergeParts = kWarps / kMergeGroups;
+  static constexpr int kPartSplits = kSplits / kMergeParts;
+  static_assert(kSplits == kClusterHeads && kSplits % kMergeParts == 0);
   static_assert(kTileKeys % kWarps == 0 && kPartKeys % 8 == 0 && kTileKeys % 16 == 0);
   static_assert(kClusterHeads * kKeyPitch <= kProbabilitiesOffset - kScoresOffset);
   static_assert(kReceivedOffset % 16 == 0 && kReceivedStatesOffset % 16 == 0);
@@ -63,9 +71,14 @@ __device__ __forceinline__ void read_query(const SparseAttentionParams& params,
                                            QuerySums& x) {
   const int64_t row = static_cast<int64_t>(params.heads) * kKeyWidth;
   const int64_t first = token * row + head * kKeyWidth + threadIdx.x % 32 * 4;
+  const float* from = params.q_sums.data + first;
 #pragma unroll
-  for (int i = 0; i < kKeyWidth / kGroup; ++i) {
-    x[i] = sum4<true>(params.q_sums, params.m * row, first + i * kGroup, 4);
+  for (int i = 0; i < kKeyWidth / kGroup; ++i) x[i] = load4<true>(from + i * kGroup, 4);
+#pragma unroll 1
+  for (int split = 1; split < params.q_sums.splits; ++split) {
+    from += params.m * row;
+#pragma unroll
+    for (int i = 0; i < kKeyWidth / kGroup; ++i) x[i] = x[i] + load4<true>(from + i * kGroup, 4);
   }
 }
 // The query as launch_queries() makes it, to shared memory. The whole warp.
@@ -106,6 +119,77 @@ __device__ __forceinline__ void prepare_addresses(
   if (threadIdx.x == 0 && params.out.fp8_blocks != nullptr) prefetch_line(params.out.fp8_blocks);
 }
 
+// Merges what all splits have sent of the block's head. A warp adds 128 columns, four neighbouring
+// ones per lane, of kPartSplits splits; the first part's warps add the others' sums and write.
+template <class Shape>
+__device__ __forceinline__ void merge_head(const SparseAttentionParams& params,
+                                           int token,
+                                           int head,
+                                           float sink,
+                                           const float2* angles,
+                                           uint8_t* memory) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = warp % Shape::kMergeGroups, part = warp / Shape::kMergeGroups;
+  const int pair = group * (kGroup / 2) + lane * 2;
+  // Sums of a warp lie by lane: pair p's 4 bytes are word p % 16 / 4 of the 16 bytes of its lane.
+  const uint8_t* const received = memory + Shape::kReceivedOffset +
+                                  part * Shape::kPartSplits * kKeyBytes +
+                                  (pair / 16 * 4 + pair % 4) * 16 + pair % 16 / 4 * 4;
+  uint2 values[Shape::kPartSplits];
+#pragma unroll
+  for (int i = 0; i < Shape::kPartSplits; ++i) {
+    const uint8_t* const from = received + i * kKeyBytes;
+    values[i] = {*reinterpret_cast<const uint32_t*>(from),
+                 *reinterpret_cast<const uint32_t*>(from + 16)};
+  }
+  // Lane i weighs split i; the upper half of the lanes repeats it.
+  const float2 state =
+      reinterpret_cast<const float2*>(memory + Shape::kReceivedStatesOffset)[lane % kClusterHeads];
+  const float max = fmaxf(sink, ordered_warp_max(state.x));
+  const float origin = max == -INFINITY ? 0.0f : max;
+  const float weight = exp2_approx(state.x - origin);
+  float4 merged = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < Shape::kPartSplits; ++i) {
+    const float w = __shfl_sync(~0U, weight, part * Shape::kPartSplits + i);
+    merged = {fmaf(w, low_bf16(values[i].x), merged.x),
+              fmaf(w, high_bf16(values[i].x), merged.y),
+              fmaf(w, low_bf16(values[i].y), merged.z),
+              fmaf(w, high_bf16(values[i].y), merged.w)};
+  }
+  // Where keys were: every warp of the block has sent its sums.
+  float4* const partial = reinterpret_cast<float4*>(memory) + group * 32 + lane;
+  if (part > 0) {
+    partial[(part - 1) * (kKeyWidth / 4)] = merged;
+    named_barrier_arrive(1 + group, Shape::kMergeParts * 32);
+    return;
+  }
+  float denominator = weight * state.y;
+#pragma unroll
+  for (int step = kClusterHeads / 2; step > 0; step /= 2) {
+    denominator += __shfl_xor_sync(~0U, denominator, step);
+  }
+  denominator += exp2_approx(sink - origin);
+  const float inverse = max == -INFINITY ? 0.0f : 1.0f / denominator;
+  named_barrier_sync(1 + group, Shape::kMergeParts * 32);
+#pragma unroll
+  for (int i = 0; i < Shape::kMergeParts - 1; ++i) {
+    merged = merged + partial[i * (kKeyWidth / 4)];
+  }
+  merged = {merged.x * inverse, merged.y * inverse, merged.z * inverse, merged.w * inverse};
+  const int rotary = pair - (kKeyWidth / 2 - kRotaryPairs);
+  if (rotary >= 0) {
+    rotate_back(merged.x, merged.y, angles[rotary]);
+    rotate_back(merged.z, merged.w, angles[rotary + 1]);
+  }
+  write_group<true>(params.out,
+                    params.m,
+                    static_cast<int64_t>(params.heads) * kKeyWidth,
+                    token,
+                    static_cast<int64_t>(head) * Shape::kMergeGroups + group,
+                    merged);
+}
+
 // Grid: (token, head group, split), split fastest.
 template <int kSplits, int kTileKeys, bool kIsFp8>
 __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads, 2)
@@ -132,37 +216,38 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     fence_barrier_init();
     barrier_arrive_expect(barrier, Shape::kReceivedBytes);
   }
-  cluster_arrive();
-  launch_dependents();
+  cluster_arrive_relaxed();
 
   const TokenKeys keys(params, token);
   const int share = (keys.count + kSplits - 1) / kSplits;
   const int begin = min(split * share, keys.count), end = min(begin + share, keys.count);
 
-  // Fetches the keys of a tile that this warp serves, those of which `mask` has a bit. All indices
-  // first: each is a trip to memory.
+  // Finds the keys of a tile that this warp serves, those of which `mask` has a bit, and copies
+  // them. All indices first: each is a trip to memory.
   Fp8RowPart parts[kIsFp8 ? Shape::kRowsPerWarp : 1];
-  const auto fetch = [&](int tile_begin, uint32_t mask) {
-    const uint8_t* rows[Shape::kRowsPerWarp];
+  int found[Shape::kRowsPerWarp];  // rows of a pool, or -1
+  const auto find_keys = [&](int tile_begin, uint32_t mask) {
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
       const int key = tile_begin + warp + i * Shape::kWarps;
       const bool takes = key < end && (mask >> i & 1) != 0;
-      rows[i] = takes ? key_row<kRowBytes>(params, keys, key) : nullptr;
+      found[i] = takes ? keys.row(key) : -1;
     }
+  };
+  const auto copy_keys = [&](int tile_begin, uint32_t mask) {
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
       const int slot = warp + i * Shape::kWarps;
       if ((mask >> i & 1) == 0) continue;
-      if (lane == 0) bias[slot] = rows[i] == nullptr ? -INFINITY : 0.0f;
+      const uint8_t* const pool = keys.pool(params, tile_begin + slot);
+      const uint8_t* const row = pool + static_cast<size_t>(max(found[i], 0)) * kRowBytes;
+      if (lane == 0) bias[slot] = found[i] < 0 ? -INFINITY : 0.0f;
       if constexpr (kIsFp8) {
-        parts[i].read(rows[i], lane);
+        parts[i].read(found[i] < 0 ? nullptr : row, lane);
       } else {
-        const uint8_t* const source =
-            (rows[i] == nullptr ? params.window.pool : rows[i]) + lane * 16;
         const uint32_t destination = base + slot * Shape::kKeyPitch + lane * 16;
-        copy_async_16(destination, source, rows[i] != nullptr);
-        copy_async_16(destination + 512, source + 512, rows[i] != nullptr);
+        copy_async_16(destination, row + lane * 16, found[i] >= 0);
+        copy_async_16(destination + 512, row + lane * 16 + 512, found[i] >= 0);
       }
     }
   };
@@ -179,7 +264,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     copy_async_wait_all();
   };
 
-  // q lies where scores will, until each warp has taken its part: 64 of the width.
+  // q lies where scores will be, until each warp has taken its part: 64 of the width.
   const int width_part = warp % Shape::kWidthParts, key_part = warp / Shape::kWidthParts;
   const uint32_t queries = base + Shape::kScoresOffset;
   const auto read_q = [&] {
@@ -198,27 +283,30 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
     ready |= keys.is_ready(begin + warp + i * Shape::kWarps) ? 1U << i : 0;
   }
-  fetch(begin, ready);
+  find_keys(begin, ready);
+  copy_keys(begin, ready);
   prepare_addresses(params, keys, token, first_head + warp, begin + warp);
   if (threadIdx.x < kRotaryPairs) {
     angles[threadIdx.x] = pair_rotation(params, token, static_cast<int>(threadIdx.x));
   }
-  // Of the head that the thread will merge.
-  constexpr int kQuads = kKeyWidth / 4;
-  const auto owned = static_cast<int>(threadIdx.x) / kQuads;
-  const int own_head = first_head + split * Shape::kOwnedHeads + owned;
-  const float sink =
-      owned < Shape::kOwnedHeads ? __ldg(params.sink + own_head) * 1.4426950408889634f : 0;
+  const int own_head = first_head + split;
+  const float sink = __ldg(params.sink + own_head) * 1.4426950408889634f;
   __syncthreads();
   wait_for_predecessors();
-  // Before fetch(), which waits for the list.
+  // Not before: with no more than two launches at a time no two clusters of one share
+  // multiprocessors, which takes 1.7 us.
+  launch_dependents();
+  // Three trips to memory: the list, beside it the queries, and the rows when the list has come.
+  find_keys(begin, ~ready);
   QuerySums query = {};
   if (params.q != nullptr) {
     read_q();
   } else {
     read_query(params, token, first_head + warp, query);
   }
-  fetch(begin, ~ready);
+  copy_async_commit();
+  copy_keys(begin, ~ready);
+  copy_async_commit();
   if (params.q == nullptr) {
     make_query(
         query,
@@ -226,26 +314,24 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
         angles,
         reinterpret_cast<uint16_t*>(memory + Shape::kScoresOffset + warp * Shape::kKeyPitch));
   }
-
+  copy_async_wait<1>();
+  __syncthreads();
   uint32_t q[kSteps][4];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column = width_part * (kKeyWidth / Shape::kWidthParts) + step * 16 + lane / 16 * 8;
+    load_matrices(q[step], queries + lane % 16 * Shape::kKeyPitch + column * 2);
+  }
   float out[4][4] = {};
   float max = -INFINITY, sum = 0;  // of head `warp`; sum of this lane's keys
   for (int tile = begin; tile < end; tile += kTileKeys) {
     if (tile != begin) {
       __syncthreads();
-      fetch(tile, ~0U);
+      find_keys(tile, ~0U);
+      copy_keys(tile, ~0U);
     }
     finish_fetch();
     __syncthreads();
-    if (tile == begin) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int column =
-            width_part * (kKeyWidth / Shape::kWidthParts) + step * 16 + lane / 16 * 8;
-        load_matrices(q[step], queries + lane % 16 * Shape::kKeyPitch + column * 2);
-      }
-    }
-
     float part[kKeyTiles][4] = {};
 #pragma unroll
     for (int pair = 0; pair < kSteps / 2; ++pair) {
@@ -259,7 +345,6 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
         mma_bf16(part[n], q[2 * pair + 1], b[2], b[3]);
       }
     }
-    if (tile == begin) __syncthreads();
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
       float* const to = scores + (width_part * kClusterHeads + g) * Shape::kScorePitch +
@@ -336,12 +421,10 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   // To the owners: 16 bytes of rows g and g + 8 each, and the state of head `warp`.
   cluster_wait();
   const auto send = [&](int head, const uint4& values) {
-    const auto owner = static_cast<uint32_t>(head / Shape::kOwnedHeads);
-    const int row = split * Shape::kOwnedHeads + head % Shape::kOwnedHeads;
-    store_async(shared_address_of_rank(
-                    base + Shape::kReceivedOffset + row * kKeyBytes + (warp * 4 + t) * 16, owner),
-                values,
-                shared_address_of_rank(barrier, owner));
+    const auto owner = static_cast<uint32_t>(head);
+    const uint32_t to = Shape::kReceivedOffset + split * kKeyBytes + (warp * 4 + t) * 16;
+    store_async(
+        shared_address_of_rank(base + to, owner), values, shared_address_of_rank(barrier, owner));
   };
   send(g,
        {pack_bf16x2(out[0][0], out[0][1]),
@@ -355,61 +438,14 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
         pack_bf16x2(out[3][2], out[3][3])});
   sum = warp_sum(sum);
   if (lane == 0) {
-    const auto owner = static_cast<uint32_t>(warp / Shape::kOwnedHeads);
-    const int row = split * Shape::kOwnedHeads + warp % Shape::kOwnedHeads;
-    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + row * 8, owner),
+    const auto owner = static_cast<uint32_t>(warp);
+    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + split * 8, owner),
                 float2{max, sum},
                 shared_address_of_rank(barrier, owner));
   }
 
-  // Four neighbouring elements of an owned head per thread.
-  const auto quad = static_cast<int>(threadIdx.x) % kQuads;
-  if (owned >= Shape::kOwnedHeads) return;
   barrier_wait(barrier, 0);
-  // Sums of a warp lie by lane: pair p's 4 bytes are word p % 16 / 4 of the 16 bytes of its lane.
-  const int pair = quad * 2;
-  const uint8_t* const received = memory + Shape::kReceivedOffset + owned * kKeyBytes +
-                                  (pair / 16 * 4 + pair % 4) * 16 + pair % 16 / 4 * 4;
-  uint2 values[kSplits];
-#pragma unroll
-  for (int i = 0; i < kSplits; ++i) {
-    const uint8_t* const from = received + i * Shape::kOwnedHeads * kKeyBytes;
-    values[i] = {*reinterpret_cast<const uint32_t*>(from),
-                 *reinterpret_cast<const uint32_t*>(from + 16)};
-  }
-  // Lane i weighs split i.
-  float2 state = {-INFINITY, 0};
-  if (lane < kSplits) {
-    state = reinterpret_cast<const float2*>(
-        memory + Shape::kReceivedStatesOffset)[lane * Shape::kOwnedHeads + owned];
-  }
-  const float merged_max = fmaxf(sink, ordered_warp_max(state.x));
-  const float merged_origin = merged_max == -INFINITY ? 0.0f : merged_max;
-  const float weight = exp2_approx(state.x - merged_origin);
-  const float denominator = warp_sum(weight * state.y) + exp2_approx(sink - merged_origin);
-  float4 merged = {0, 0, 0, 0};
-#pragma unroll
-  for (int i = 0; i < kSplits; ++i) {
-    const float w = __shfl_sync(~0U, weight, i);
-    merged = {fmaf(w, low_bf16(values[i].x), merged.x),
-              fmaf(w, high_bf16(values[i].x), merged.y),
-              fmaf(w, low_bf16(values[i].y), merged.z),
-              fmaf(w, high_bf16(values[i].y), merged.w)};
-  }
-  const float inverse = merged_max == -INFINITY ? 0.0f : 1.0f / denominator;
-  merged = {merged.x * inverse, merged.y * inverse, merged.z * inverse, merged.w * inverse};
-  const int rotary = pair - (kKeyWidth / 2 - kRotaryPairs);
-  if (rotary >= 0) {
-    rotate_back(merged.x, merged.y, angles[rotary]);
-    rotate_back(merged.z, merged.w, angles[rotary + 1]);
-  }
-  constexpr int64_t kGroups = kKeyWidth / kGroup;
-  write_group<true>(params.out,
-                    params.m,
-                    static_cast<int64_t>(params.heads) * kKeyWidth,
-                    token,
-                    own_head * kGroups + quad / 32,
-                    merged);
+  merge_head<Shape>(params, token, own_head, sink, angles, memory);
 }
 
 }  // namespace nibble::kernels::cuda

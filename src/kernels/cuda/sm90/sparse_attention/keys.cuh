@@ -61,6 +61,14 @@ struct TokenKeys {
   __device__ __forceinline__ bool is_ready(int key) const {
     return key < num_window ? key < ready_window : key - num_window < ready_entries;
   }
+  // Where key `key` of the sequence lies: its row of a pool, or -1.
+  __device__ __forceinline__ int row(int key) const {
+    return __ldcg(key < num_window ? window_rows + key : entry_rows + (key - num_window));
+  }
+  const __device__ __forceinline__ uint8_t* pool(const SparseAttentionParams& params,
+                                                 int key) const {
+    return key < num_window ? params.window.pool : params.entries.pool;
+  }
 
  private:
   static __device__ __forceinline__ int ready_count(const KeyList& list, int token) {
@@ -73,11 +81,8 @@ template <int kRowBytes>
 const __device__ __forceinline__ uint8_t* key_row(const SparseAttentionParams& params,
                                                   const TokenKeys& keys,
                                                   int key) {
-  const bool is_window = key < keys.num_window;
-  const int row =
-      __ldcg(is_window ? keys.window_rows + key : keys.entry_rows + (key - keys.num_window));
-  const uint8_t* const pool = is_window ? params.window.pool : params.entries.pool;
-  return row < 0 ? nullptr : pool + static_cast<size_t>(row) * kRowBytes;
+  const int row = keys.row(key);
+  return row < 0 ? nullptr : keys.pool(params, key) + static_cast<size_t>(row) * kRowBytes;
 }
 
 // --- rotation of a head's last 64 columns ---
