@@ -245,6 +245,16 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
   }
 }
 
+// Whether the coefficients of the next tile are read during this one, and numbers of tokens. ptxas
+// runs out of registers from sm_100 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr bool kReadsAhead = false;
+using BulkToken = int32_t;
+#else
+constexpr bool kReadsAhead = true;
+using BulkToken = int64_t;
+#endif
+
 // For many tokens: a block per part and share of the tiles, of which each warp takes one at a time,
 // with kStages groups on their way. fn stays in shared memory in the order of fragments.
 // Bytes: per token 8 M D + 4 D (splits + choices); fn once.
@@ -270,11 +280,11 @@ __global__ void __launch_bounds__(kBulkWarps * 32, 1)
   }
   wait_for_predecessors();
   __syncthreads();
-  const int64_t stride = int64_t{gridDim.y} * num_warps * kTileTokens;
-  int64_t first = (blockIdx.y * num_warps + warp) * int64_t{kTileTokens};
+  const auto stride = static_cast<BulkToken>(gridDim.y) * num_warps * kTileTokens;
+  auto first = static_cast<BulkToken>(blockIdx.y * num_warps + warp) * kTileTokens;
   CoefficientReader<kMult> reader;
-  reader.read(args, first);
-  int64_t wanted_first = first;  // the group to ask for next
+  if constexpr (kReadsAhead) reader.read(args, first);
+  BulkToken wanted_first = first;  // the group to ask for next
   int wanted_group = 0;
   const auto request = [&](int stage) {
     float4* const to = slots + stage * 2 * num_slots * 32;
@@ -291,8 +301,9 @@ __global__ void __launch_bounds__(kBulkWarps * 32, 1)
   for (int stage = 0; stage < kStages; ++stage) request(stage);
   int stage = 0;
   for (; first < args.m; first += stride) {
+    if constexpr (!kReadsAhead) reader.read(args, first);
     reader.store(coefficients);
-    reader.read(args, first + stride);
+    if constexpr (kReadsAhead) reader.read(args, first + stride);
     GroupSums total;
     for (int group = 0; group < num_groups; ++group) {
       const int64_t column = part.column(args, group);
