@@ -85,10 +85,11 @@ __device__ __forceinline__ void init_barriers(const TurnPlace<Turn>& place,
   barrier_arrive_expect(squares, place.num_blocks * Turn::kNumGroups * 4);
 }
 
-// Waits for that. Warps come here from two places, where __syncthreads() is for one.
+// Waits for that. Warps come here from two places, where __syncthreads() is for one. synccheck
+// wants all warps at one place: in the build for it they have waited before.
 template <class Turn>
 __device__ __forceinline__ void barriers_are_made() {
-  named_barrier_sync(2, Turn::kThreads);
+  if constexpr (kWarpArrivals == 1) named_barrier_sync(2, Turn::kThreads);
 }
 
 // Sums each of twelve values over the warp: at every step a lane gives half of its values away and
@@ -359,6 +360,7 @@ __global__ void __launch_bounds__(StreamTurn<kGroups>::kThreads, StreamTurn<kGro
   __syncwarp();
   cluster_arrive_relaxed();
   if (place.num_groups == 0) return cluster_wait();
+  if constexpr (kWarpArrivals == 32) __syncthreads();  // see barriers_are_made()
   if (warp >= Turn::kDotWarps) {
     const MixerRow mixer(args.mix);
     barriers_are_made<Turn>();
