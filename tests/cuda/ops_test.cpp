@@ -487,6 +487,9 @@ TEST_F(CudaOps, StreamMix) {
                            MixCase{4096, 4, 40, 64},
                            MixCase{7168, 4, 2, 64},
                            MixCase{7168, 4, 33, 64, true},
+                           MixCase{4096, 4, 200, 64},
+                           MixCase{7168, 4, 140, 64},
+                           MixCase{512, 4, 161, 8, true},
                            MixCase{20, 2, 3, 3},
                            MixCase{256, 4, 5, 4, true}}) {
     SCOPED_TRACE(c.hidden);
@@ -503,6 +506,45 @@ TEST_F(CudaOps, StreamMix) {
       const float* const streams = memory.normal(c.m * c.mult * c.hidden);
       return mix_args(memory, c, streams, memory.in(partials));
     });
+  }
+}
+
+// One launch of many rows against one of each of some rows.
+TEST_F(CudaOps, StreamMixOfARowIsTheSameInEveryBatch) {
+  constexpr int32_t kRows = 150, kMult = 4, kParts = 64, kMix = 24;
+  constexpr int64_t kHidden = 4096;
+  const Route mix = route({.op = Op::kStreamMix}, gpu()->info(), {}).value();
+  const auto launch = [&](int32_t first, int32_t count) {
+    Memory memory(true, 1);
+    const float* const streams = memory.normal(int64_t{kRows} * kMult * kHidden);
+    std::vector<float> partials(kRows * kParts * (kMix + 1));
+    for (size_t i = 0; i < partials.size(); ++i) partials[i] = static_cast<float>(i * 7919 % 1009);
+    DeviceStreamMixArgs args = mix_args(memory,
+                                        {kHidden, kMult, kRows, kParts},
+                                        streams + first * kMult * kHidden,
+                                        memory.in(partials) + first * kParts * (kMix + 1));
+    args.m = count;
+    args.x = {.f32 = memory.out<float>(count * kHidden)};
+    mix.launch(args, gpu()->stream()).value();
+    std::vector<std::vector<float>> results;
+    const auto take = [&](const float* from, int64_t size) {
+      std::vector<float>& to = results.emplace_back(static_cast<size_t>(size));
+      device::copy_to_host(to.data(), from, size * 4, gpu()->stream()).value();
+    };
+    take(args.x.f32, count * kHidden);
+    take(args.post, count * kMult);
+    take(args.comb, count * kMult * kMult);
+    device::synchronize(gpu()->stream()).value();
+    return results;
+  };
+  const auto all = launch(0, kRows);
+  for (const int32_t row : {0, 31, 64, 149}) {
+    SCOPED_TRACE(row);
+    const auto alone = launch(row, 1);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto size = static_cast<std::ptrdiff_t>(alone[i].size());
+      EXPECT_TRUE(std::equal(alone[i].begin(), alone[i].end(), all[i].begin() + row * size));
+    }
   }
 }
 

@@ -98,6 +98,17 @@ __device__ Prefix block_prefix(int value) {
   return {before, total};
 }
 
+// Marks what each lane names of the list as empty, one lane's after the other's by all lanes:
+// places of a lane are neighbours, those of lanes are not.
+__device__ __forceinline__ void mark_empty(int* pairs, int begin, int end) {
+  const int lane = threadIdx.x % 32;
+  for (uint32_t left = __ballot_sync(~0U, begin < end); left != 0; left &= left - 1) {
+    const int owner = __ffs(static_cast<int>(left)) - 1;
+    const int last = __shfl_sync(~0U, end, owner);
+    for (int i = __shfl_sync(~0U, begin, owner) + lane; i < last; i += 32) pairs[i] = -1;
+  }
+}
+
 // One block. Every warp counts the experts of its share of the pairs; thread e then knows where
 // expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
 // at a time. Shares and pairs keep their order, so that threads may meet in any. Ids are read
@@ -144,18 +155,16 @@ __global__ void __launch_bounds__(1024)
   const Prefix slots = block_prefix(num_slots);
   if (threadIdx.x == 0) *args.count = slots.total;
   for (int i = 0; i < num_slots; ++i) args.experts[slots.before + i] = expert;
+  int place = slots.before * args.rows;
   if (expert < num_experts) {
-    int place = slots.before * args.rows;
     for (int w = 0; w < num_counters; ++w) {
       int& count = counts[w * num_experts + expert];
       const int next = place + count;
       count = place;
       place = next;
     }
-    for (const int last = (slots.before + num_slots) * args.rows; place < last; ++place) {
-      args.pairs[place] = -1;
-    }
   }
+  mark_empty(args.pairs, place, (slots.before + num_slots) * args.rows);
   __syncthreads();
   const auto place_pair = [&](int pair, int id) {
     const uint32_t same = __match_any_sync(~0U, id);

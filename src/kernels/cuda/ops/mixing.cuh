@@ -47,22 +47,16 @@ __device__ __forceinline__ void invert4(float (&x)[4]) {
   x[3] = of_second * x2;
 }
 
-// Softmax of the rows of a 4x4 matrix, then Sinkhorn; columns are normalised last. Lane l gives and
-// gets element l % 16, row by row. Iterations change factors of rows and columns, which every lane
-// holds of all, so that none waits for another. Ends early where rows have converged to rounding.
-__device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
-  constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
-  const auto lane = static_cast<int>(threadIdx.x % 16);
-  float largest = fmaxf(logit, __shfl_xor_sync(~0U, logit, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
-  const float power = expf(logit - largest);
-  float sum = power + __shfl_xor_sync(~0U, power, 1);
-  sum += __shfl_xor_sync(~0U, sum, 2);
-  const float value = power / sum + eps;
-  float matrix[4][4];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) matrix[i / 4][i % 4] = __shfl_sync(~0U, value, i);
+// What Sinkhorn multiplies the rows and columns of a 4x4 matrix by.
+struct SinkhornFactors {
   float rows[4] = {1, 1, 1, 1}, columns[4] = {1, 1, 1, 1};
+};
+// Columns are normalised last. Ends early where rows have converged to rounding.
+__device__ __forceinline__ SinkhornFactors sinkhorn_factors(const float (&matrix)[4][4],
+                                                            int iterations,
+                                                            float eps) {
+  constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
+  SinkhornFactors all;
   // Divides the factors of rows or columns by the sums of these, of which this gives the largest
   // distance from 1.
   const auto normalise = [&](float(&factors)[4], const auto& sum_of) {
@@ -81,21 +75,57 @@ __device__ __forceinline__ float sinkhorn4(float logit, int iterations, float ep
     return fmaf(a, f[0], b * f[1]) + fmaf(c, f[2], d * f[3]);
   };
   const auto row_sum = [&](int i) {
-    return sum4_of(matrix[i][0], matrix[i][1], matrix[i][2], matrix[i][3], columns);
+    return sum4_of(matrix[i][0], matrix[i][1], matrix[i][2], matrix[i][3], all.columns);
   };
   const auto column_sum = [&](int j) {
-    return sum4_of(matrix[0][j], matrix[1][j], matrix[2][j], matrix[3][j], rows);
+    return sum4_of(matrix[0][j], matrix[1][j], matrix[2][j], matrix[3][j], all.rows);
   };
-  normalise(columns, column_sum);
+  normalise(all.columns, column_sum);
 #pragma unroll 1
   for (int i = 1; i < iterations; ++i) {
-    if (normalise(rows, row_sum) <= kRounding) break;
-    normalise(columns, column_sum);
+    if (normalise(all.rows, row_sum) <= kRounding) break;
+    normalise(all.columns, column_sum);
   }
+  return all;
+}
+
+// Softmax of the rows of a 4x4 matrix, then Sinkhorn. Lane l gives and gets element l % 16, row by
+// row. Every lane holds all factors, so that none waits for another.
+__device__ __forceinline__ float sinkhorn4(float logit, int iterations, float eps) {
+  const auto lane = static_cast<int>(threadIdx.x % 16);
+  float largest = fmaxf(logit, __shfl_xor_sync(~0U, logit, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+  const float power = expf(logit - largest);
+  float sum = power + __shfl_xor_sync(~0U, power, 1);
+  sum += __shfl_xor_sync(~0U, sum, 2);
+  const float value = power / sum + eps;
+  float matrix[4][4];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) matrix[i / 4][i % 4] = __shfl_sync(~0U, value, i);
+  const SinkhornFactors factors = sinkhorn_factors(matrix, iterations, eps);
   const auto at = [](const float(&x)[4], int high, int low) {
     return high != 0 ? (low != 0 ? x[3] : x[2]) : (low != 0 ? x[1] : x[0]);
   };
-  return value * at(rows, lane & 8, lane & 4) * at(columns, lane & 2, lane & 1);
+  return value * at(factors.rows, lane & 8, lane & 4) * at(factors.columns, lane & 2, lane & 1);
+}
+
+// The same by one thread, in place, with the same bits.
+__device__ __forceinline__ void sinkhorn4(float (&matrix)[4][4], int iterations, float eps) {
+#pragma unroll
+  for (float(&row)[4] : matrix) {
+    const float largest = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
+#pragma unroll
+    for (float& value : row) value = expf(value - largest);
+    const float sum = (row[0] + row[1]) + (row[2] + row[3]);
+#pragma unroll
+    for (float& value : row) value = value / sum + eps;
+  }
+  const SinkhornFactors factors = sinkhorn_factors(matrix, iterations, eps);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    float& value = matrix[i / 4][i % 4];
+    value = value * factors.rows[i / 4] * factors.columns[i % 4];
+  }
 }
 
 // Writes `post` and `comb` of token t, of four streams. One warp.

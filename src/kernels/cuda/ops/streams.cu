@@ -113,26 +113,52 @@ __device__ __forceinline__ void write_coefficients(const DeviceStreamMixArgs& ar
   if (lane < mult * mult) out[lane] = comb[lane];
 }
 
+constexpr int kMixWarps = 16;  // that hold a row
+
+// The sum of this lane's row of partials of stream row `row` over parts warp, warp + kMixWarps, ...
+__device__ __forceinline__ float sum_parts(const DeviceStreamMixArgs& args, int64_t row, int warp) {
+  const int num_sums = args.num_mix + 1, lane = threadIdx.x % 32;
+  if (lane >= num_sums) return 0;
+  const float* const from = args.partials + row * args.parts * num_sums + lane;
+  float sum = 0;
+#pragma unroll 4
+  for (int part = warp; part < args.parts; part += kMixWarps) sum += __ldcg(from + part * num_sums);
+  return sum;
+}
+
+// Those of all kMixWarps warps, added in order; many are read at a time.
+__device__ __forceinline__ float sum_all_parts(const DeviceStreamMixArgs& args, int64_t row) {
+  const int num_sums = args.num_mix + 1, lane = threadIdx.x % 32;
+  const float* const from = args.partials + row * args.parts * num_sums + min(lane, args.num_mix);
+  float sums[kMixWarps] = {};
+  for (int first = 0; first < args.parts; first += kMixWarps) {
+    float values[kMixWarps];
+#pragma unroll
+    for (int w = 0; w < kMixWarps; ++w) {  // behind the end, too: a branch would wait for the loads
+      values[w] = __ldcg(from + min(first + w, args.parts - 1) * num_sums);
+    }
+#pragma unroll
+    for (int w = 0; w < kMixWarps; ++w) {
+      if (first + w < args.parts) sums[w] += values[w];
+    }
+  }
+  float total = 0;
+#pragma unroll
+  for (const float sum : sums) total += sum;
+  return total;
+}
+
 // The mixing logits of stream row `row` in `mix` and the streams' shares in `pre`. Every thread.
-template <int kAllWarps>
 __device__ __forceinline__ void mix_partials(
     const DeviceStreamMixArgs& args, int64_t row, const MixerRow& mixer, float* mix, float* pre) {
-  __shared__ float sums[kAllWarps][kMixStride];
+  __shared__ float sums[kMixWarps][kMixStride];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int num_sums = args.num_mix + 1;
-  float sum = 0;
-  if (lane < num_sums) {
-    const float* const from = args.partials + row * args.parts * num_sums + lane;
-#pragma unroll 4
-    for (int part = warp; part < args.parts; part += kAllWarps)
-      sum += __ldcg(from + part * num_sums);
-  }
-  sums[warp][lane] = sum;
+  if (warp < kMixWarps) sums[warp][lane] = sum_parts(args, row, warp);
   __syncthreads();
   if (warp == 0) {
     float total = 0;
 #pragma unroll
-    for (int w = 0; w < kAllWarps; ++w) total += sums[w][lane];
+    for (int w = 0; w < kMixWarps; ++w) total += sums[w][lane];
     const float squares = __shfl_sync(~0U, total, args.num_mix);
     if (lane < args.num_mix) {
       const float value = mixer.logit(args, total, squares);
@@ -143,68 +169,140 @@ __device__ __forceinline__ void mix_partials(
   __syncthreads();
 }
 
-// One block per row: kWarps warps combine, norm and quantise, one more makes `post` and `comb`
-// beside them. With kEarly the streams are read before their shares are known: for few rows.
-// Bytes: per row 4 M D, 4 parts (num_mix + 1), and the forms.
-template <int kMult, int kWarps, int kKept, bool kEarly>
-__global__ void __launch_bounds__((kWarps + 1) * 32, 1) stream_mix(const DeviceStreamMixArgs args) {
-  launch_dependents();
-  __shared__ float mix[kMix];
-  __shared__ float pre[kStreams];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t t = blockIdx.x;
-  constexpr bool kEarlyGamma = kEarly && kKept <= 2;  // where registers suffice
-  RowValues<kKept> gamma;
-  if (kEarlyGamma && warp < kWarps)
-    gamma = read_gamma<kKept, kWarps, true>(args.gamma, args.hidden);
-  const MixerRow mixer(args);
-  wait_for_predecessors();
-  const int64_t row = args.rows == nullptr ? t : __ldcg(args.rows + t);
-  RowValues<kKept> x;
-  if (row < 0) {
-    if (warp >= kWarps) return;
+// The streams of a row, or with kLate their place: for rows that do not fit in registers.
+template <int kMult, int kKept, bool kLate>
+struct RowStreams {
+  const float* state;
+  int64_t hidden;
+  float4 early[kLate ? 1 : kKept][kMult];
+
+  __device__ __forceinline__ RowStreams(const DeviceStreamMixArgs& args, int64_t row)
+      : state(args.streams + row * kMult * args.hidden), hidden(args.hidden) {
+    if constexpr (!kLate) {
+      if (threadIdx.x / 32 >= kMixWarps) return;
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) x.group[i] = {0, 0, 0, 0};
-    write_normed<kWarps, true>(x, 0.0f, x, args.x, args.m, args.hidden, t);
-    return;
-  }
-  const float* const state = args.streams + row * kMult * args.hidden;
-  const auto read = [&](int i, int stream) {
-    const int64_t column = (warp + i * kWarps) * kGroup + lane * 4;
-    return load4<true>(state + stream * args.hidden + column, args.hidden - column);
-  };
-  float4 early[kEarly ? kKept : 1][kMult];
-  if (kEarly && warp < kWarps) {
+      for (int i = 0; i < kKept; ++i) {
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-#pragma unroll
-      for (int stream = 0; stream < kMult; ++stream) {
-        early[kEarly ? i : 0][stream] = read(i, stream);
+        for (int stream = 0; stream < kMult; ++stream) early[i][stream] = read(i, stream);
       }
     }
   }
-  mix_partials<kWarps + 1>(args, row, mixer, mix, pre);
-  if (warp == kWarps) {
+  //   shares: of the streams
+  __device__ __forceinline__ RowValues<kKept> combine(const float* shares) const {
+    RowValues<kKept> x;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      float4& sum = x.group[i];
+      sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int stream = 0; stream < kMult; ++stream) {
+        const float4 v = kLate ? read(i, stream) : early[kLate ? 0 : i][stream];
+        const float share = shares[stream];
+        sum = {fmaf(share, v.x, sum.x),
+               fmaf(share, v.y, sum.y),
+               fmaf(share, v.z, sum.z),
+               fmaf(share, v.w, sum.w)};
+      }
+    }
+    return x;
+  }
+
+ private:
+  __device__ __forceinline__ float4 read(int i, int stream) const {
+    const int64_t column = (threadIdx.x / 32 + i * kMixWarps) * kGroup + threadIdx.x % 32 * 4;
+    return load4<true>(state + stream * hidden + column, hidden - column);
+  }
+};
+
+// Output row t: kMixWarps warps combine, norm and quantise; one more, if the block has it, makes
+// `post` and `comb` beside them.
+template <int kMult, int kKept, bool kLate, bool kEarlyGamma>
+__device__ __forceinline__ void mix_row(const DeviceStreamMixArgs& args, int64_t t) {
+  __shared__ float mix[kMix];
+  __shared__ float pre[kStreams];
+  const int warp = threadIdx.x / 32;
+  RowValues<kKept> gamma;
+  if (kEarlyGamma && warp < kMixWarps)
+    gamma = read_gamma<kKept, kMixWarps, true>(args.gamma, args.hidden);
+  const MixerRow mixer(args);
+  wait_for_predecessors();
+  const int64_t row = args.rows == nullptr ? t : __ldcg(args.rows + t);
+  if (row < 0) {
+    if (warp >= kMixWarps) return;
+    RowValues<kKept> zeros;
+#pragma unroll
+    for (float4& group : zeros.group) group = {0, 0, 0, 0};
+    write_normed<kMixWarps, true>(zeros, 0.0f, zeros, args.x, args.m, args.hidden, t);
+    return;
+  }
+  const RowStreams<kMult, kKept, kLate> streams(args, row);
+  mix_partials(args, row, mixer, mix, pre);
+  if (warp == kMixWarps) {
     if (args.comb != nullptr) write_coefficients(args, mix, t);
     return;
   }
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    x.group[i] = {0, 0, 0, 0};
-#pragma unroll
-    for (int stream = 0; stream < kMult; ++stream) {
-      const float4 v = kEarly ? early[kEarly ? i : 0][stream] : read(i, stream);
-      const float share = pre[stream];
-      float4& sum = x.group[i];
-      sum = {fmaf(share, v.x, sum.x),
-             fmaf(share, v.y, sum.y),
-             fmaf(share, v.z, sum.z),
-             fmaf(share, v.w, sum.w)};
-    }
+  const RowValues<kKept> x = streams.combine(pre);
+  const float factor = inverse_rms_of<kMixWarps>(x, args.hidden, args.norm_eps);
+  if (!kEarlyGamma) gamma = read_gamma<kKept, kMixWarps, true>(args.gamma, args.hidden);
+  write_normed<kMixWarps, true>(x, factor, gamma, args.x, args.m, args.hidden, t);
+}
+
+// For few rows: one block per row. Bytes: per row 4 M D, 4 parts (num_mix + 1), and the forms.
+template <int kMult, int kKept>
+__global__ void __launch_bounds__((kMixWarps + 1) * 32, 1)
+    stream_mix_few(const DeviceStreamMixArgs args) {
+  launch_dependents();
+  mix_row<kMult, kKept, false, kKept <= 2>(args, blockIdx.x);
+}
+
+constexpr int kCoefficientRows = 32;  // of a block
+
+// `post` and `comb` of kCoefficientRows rows from `first` on: warps add up, then a thread has a
+// row, so that the steps of Sinkhorn, which wait for each other, are those of many rows at once.
+__device__ __forceinline__ void write_many_coefficients(const DeviceStreamMixArgs& args,
+                                                        int64_t first) {
+  constexpr int kSquare = kStreams * kStreams;
+  __shared__ float mix[kCoefficientRows][kMix + 1];  // an odd stride, for threads at one column
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const MixerRow mixer(args);
+  wait_for_predecessors();
+  for (int i = warp; i < kCoefficientRows && first + i < args.m; i += kMixWarps) {
+    const float total = sum_all_parts(args, first + i);
+    const float value = mixer.logit(args, total, __shfl_sync(~0U, total, kMix));
+    if (lane < kMix) mix[i][lane] = value;
   }
-  const float factor = inverse_rms_of<kWarps>(x, args.hidden, args.norm_eps);
-  if (!kEarlyGamma) gamma = read_gamma<kKept, kWarps, true>(args.gamma, args.hidden);
-  write_normed<kWarps, true>(x, factor, gamma, args.x, args.m, args.hidden, t);
+  __syncthreads();
+  const int64_t t = first + threadIdx.x;
+  if (threadIdx.x >= kCoefficientRows || t >= args.m) return;
+  const float* const logits = mix[threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    args.post[t * kStreams + i] = 2.0f * sigmoid(logits[kStreams + i]);
+  }
+  float matrix[kStreams][kStreams];
+#pragma unroll
+  for (int i = 0; i < kSquare; ++i) matrix[i / kStreams][i % kStreams] = logits[2 * kStreams + i];
+  sinkhorn4(matrix, args.sinkhorn_iters, args.hc_eps);
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    store_vector(args.comb + t * kSquare + i * kStreams,
+                 {matrix[i][0], matrix[i][1], matrix[i][2], matrix[i][3]});
+  }
+}
+
+// For many rows of four streams, none of which is padding where coefficients are made: blocks for
+// the coefficients, then one per row. The bits are those of stream_mix_few. Bytes: the same, and
+// the partials twice.
+template <int kKept>
+__global__ void __launch_bounds__(kMixWarps * 32, 2)
+    stream_mix_many(const DeviceStreamMixArgs args, int num_coefficient_blocks) {
+  launch_dependents();
+  const int block = blockIdx.x;
+  if (block < num_coefficient_blocks) {
+    write_many_coefficients(args, int64_t{block} * kCoefficientRows);
+  } else {
+    mix_row<kStreams, kKept, (kKept > 2), false>(args, block - num_coefficient_blocks);
+  }
 }
 
 // One block per row. Bytes: 4 k per row and the forms.
@@ -242,30 +340,43 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join_mtp(const DeviceJoinMtpA
   store4<kVectors>(args.streams + row * args.hidden + column, embedded + projected, left);
 }
 
-constexpr int kFewRows = 32, kMixWarps = 16;
+constexpr int kFewRows = 132;  // about one for each multiprocessor
 
 template <int kMult>
 auto* mix_kernel(const DeviceStreamMixArgs& args) {
-  const bool is_few = args.m <= kFewRows;
-  if (args.hidden > kMixWarps * 2 * kGroup) {
-    return is_few ? &stream_mix<kMult, kMixWarps, 4, true>
-                  : &stream_mix<kMult, kMixWarps, 4, false>;
-  }
-  return is_few ? &stream_mix<kMult, kMixWarps, 2, true> : &stream_mix<kMult, kMixWarps, 2, false>;
+  return args.hidden > kMixWarps * 2 * kGroup ? &stream_mix_few<kMult, 4>
+                                              : &stream_mix_few<kMult, 2>;
+}
+
+Result<void> launch_mix_many(const DeviceStreamMixArgs& args, device::Stream& stream) {
+  DCHECK(args.comb == nullptr || args.rows == nullptr);
+  const int64_t coefficients =
+      args.comb == nullptr ? 0 : ceil_div(int64_t{args.m}, int64_t{kCoefficientRows});
+  const bool is_wide = args.hidden > kMixWarps * 2 * kGroup;
+  return launch_kernel(is_wide ? &stream_mix_many<4> : &stream_mix_many<2>,
+                       {.grid = static_cast<uint32_t>(coefficients + args.m),
+                        .block = kMixWarps * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args,
+                       static_cast<int>(coefficients));
 }
 
 }  // namespace
 
 Result<void> launch_stream_mix(const DeviceStreamMixArgs& args, device::Stream& stream) {
   DCHECK(args.hc_mult <= kStreams && args.hidden <= 8192 && args.hidden % 4 == 0) << args.hidden;
-  const LaunchShape shape{.grid = static_cast<uint32_t>(args.m),
-                          .block = (kMixWarps + 1) * 32,
-                          .is_dependent = args.is_dependent};
+  if (args.hc_mult == kStreams && args.m > kFewRows) return launch_mix_many(args, stream);
   auto* kernel = mix_kernel<4>(args);
   if (args.hc_mult == 3) kernel = mix_kernel<3>(args);
   if (args.hc_mult == 2) kernel = mix_kernel<2>(args);
   if (args.hc_mult == 1) kernel = mix_kernel<1>(args);
-  return launch_kernel(kernel, shape, stream, args);
+  return launch_kernel(kernel,
+                       {.grid = static_cast<uint32_t>(args.m),
+                        .block = (kMixWarps + 1) * 32,
+                        .is_dependent = args.is_dependent},
+                       stream,
+                       args);
 }
 
 Result<void> launch_rms_norm(const DeviceRmsNormArgs& args, device::Stream& stream) {
