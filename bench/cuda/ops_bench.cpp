@@ -93,12 +93,16 @@ class Bench final {
     TRY_ASSIGN(int32_t* const counting, list([](int32_t i) { return i; }));
     TRY_ASSIGN(int32_t* const ones, list([](int32_t) { return 1; }));
     TRY_ASSIGN(int32_t* const positions, list([&](int32_t) { return 1024 + closing - 1; }));
+    const std::vector<int32_t> first_pages(static_cast<size_t>(m) * kMaxPages, 0);
+    auto* const pages = memory_.take<int32_t>(int64_t{m} * kMaxPages);
+    TRY(device::copy_to_device(pages, first_pages.data(), int64_t{m} * kMaxPages * 4, stream_));
+    TRY(device::synchronize(stream_));
     *sequences = {.slots = counting,
                   .row_begin = counting,
                   .num_tokens = ones,
                   .position_begin = positions,
                   .window_begin = memory_.take<int32_t>(m),
-                  .pages = memory_.take<int32_t>(int64_t{m} * kMaxPages),
+                  .pages = pages,
                   .max_pages = kMaxPages};
     return DeviceTokens{.ids = counting, .positions = positions, .sequences = counting, .m = m};
   }

@@ -265,6 +265,14 @@ Step mixed_step() {
                         {.num_tokens = 4, .position = 0}}};
 }
 
+// Tokens of prompts, so many that kernels take them in strips.
+Step prompt_step() {
+  return {.sequences = {{.num_tokens = 131, .position = 5},
+                        {.num_tokens = 1, .position = 1023},
+                        {.num_tokens = 40, .position = 122},
+                        {.num_tokens = 9, .position = 0}}};
+}
+
 using CudaOps = CudaTest;
 
 TEST_F(CudaOps, Plan) {
@@ -685,12 +693,17 @@ constexpr DType kKeyDtypes[] = {DType::kF32, DType::kBf16, DType::kF8E4m3};
 TEST_F(CudaOps, Latents) {
   struct Case {
     int32_t rank, dim, rotary, splits;
+    bool is_prompt = false;
   };
-  for (const Case& c : {Case{1024, 512, 64, 2}, Case{1536, 512, 64, 1}, Case{30, 74, 10, 3}}) {
+  for (const Case& c : {Case{1024, 512, 64, 2},
+                        Case{1024, 512, 64, 1, true},
+                        Case{1536, 512, 64, 1},
+                        Case{1664, 512, 64, 1},
+                        Case{30, 74, 10, 3}}) {
     for (const DType dtype : kKeyDtypes) {
       SCOPED_TRACE(c.rank);
       compare<DeviceLatentsArgs>(Op::kLatents, [&](Memory& memory) {
-        const Step step = mixed_step();
+        const Step step = c.is_prompt ? prompt_step() : mixed_step();
         const int32_t m = step.m();
         std::vector<int32_t> key_rows(static_cast<size_t>(m), -1);
         for (int32_t t = 0; t < m - 2; ++t) key_rows[static_cast<size_t>(t)] = 2 * (m - t);
@@ -717,18 +730,22 @@ TEST_F(CudaOps, Latents) {
 struct CompressCase {
   int32_t ratio, width, index_width, rotary, splits;
   bool forms = true, stores = true;
+  bool is_prompt = false;
 };
 
 TEST_F(CudaOps, Compress) {
   for (const CompressCase& c : {CompressCase{4, 512, 128, 64, 1},
                                 CompressCase{4, 512, 128, 64, 2, true, false},
+                                CompressCase{4, 512, 128, 64, 1, true, false, true},
+                                CompressCase{4, 512, 128, 64, 1, false, true, true},
+                                CompressCase{128, 512, 0, 64, 1, true, false, true},
                                 CompressCase{128, 512, 0, 64, 2},
                                 CompressCase{128, 74, 0, 10, 1, false, true},
                                 CompressCase{4, 74, 36, 10, 3}}) {
     for (const DType dtype : kKeyDtypes) {
       SCOPED_TRACE(c.width);
       compare<DeviceLatentsArgs>(Op::kLatents, [&](Memory& memory) {
-        const Step step = mixed_step();
+        const Step step = c.is_prompt ? prompt_step() : mixed_step();
         const int32_t pages = step.max_pages * static_cast<int32_t>(step.sequences.size());
         const int32_t halves = c.ratio == 4 ? 2 : 1;
         const int32_t channels = halves * c.width, index_channels = halves * c.index_width;

@@ -134,22 +134,29 @@ __device__ __forceinline__ void read_slots(const DeviceLatentsArgs& args,
   }
 }
 
-// Slots that a thread reads at once. With more, ptxas runs out of registers from sm_100 on.
+// How a kernel is compiled: for few tokens, of which each has blocks of its own and latency counts,
+// or for so many that two blocks share a multiprocessor, with 64 registers per thread.
+enum class Form { kScalars, kVectors, kBulkVectors };
+
+// Slots that a thread reads at once in kVectors, and blocks on a multiprocessor in kBulkVectors.
+// With more, ptxas runs out of registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kVectorSlots = 1;
+constexpr int kVectorSlots = 1, kBulkBlocks = 1;
 #else
-constexpr int kVectorSlots = 4;
+constexpr int kVectorSlots = 4, kBulkBlocks = 2;
 #endif
 
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
 // norm, rotate and store. Waits for the kernels ahead.
-template <bool kVectors>
+template <Form kForm>
 __device__ void form_entry(const DeviceLatentsArgs& args,
                            const DeviceCompressor& part,
                            const Sequence& sequence,
                            int entry) {
   const DeviceCompression& compression = args.compression;
-  constexpr int kAtOnce = kVectors ? kVectorSlots : 2;
+  constexpr bool kVectors = kForm != Form::kScalars;
+  constexpr int kAtOnce =
+      kForm == Form::kVectors ? kVectorSlots : (kForm == Form::kBulkVectors ? 1 : 2);
   __shared__ Pool pools[kShares - 1][kLanes];
   __shared__ float warps[kGroups];
   const int owner = threadIdx.x % kLanes, share = threadIdx.x / kLanes;
@@ -163,13 +170,18 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
   const int first_slot =
       share + (first_position < 0 ? compression.ratio : 0);  // entry 0: no overlap
   const int per_page = compression.page_tokens / compression.ratio;
-  const int page =
-      compression.sequences
-          .pages[static_cast<int64_t>(sequence.index) * compression.sequences.max_pages +
-                 entry / per_page];
-  const float4 gamma = load4<kVectors>(part.gamma + channel, share == 0 ? left : 0);
+  int page = 0;
+  float4 gamma = {};
   Rotation4 angles{};
-  if (share == 0) angles = rotation4(channel, part.width, args.rotation, begin, false);
+  // What the first share needs in the end: ahead of the wait where there are registers for it.
+  const auto prepare = [&] {
+    page = compression.sequences
+               .pages[static_cast<int64_t>(sequence.index) * compression.sequences.max_pages +
+                      entry / per_page];
+    gamma = load4<kVectors>(part.gamma + channel, left);
+    angles = rotation4(channel, part.width, args.rotation, begin, false);
+  };
+  if (kForm != Form::kBulkVectors && share == 0) prepare();
   wait_for_predecessors();
 
   Pool pool = empty_pool();
@@ -185,6 +197,7 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
   if (share > 0) pools[share - 1][owner] = pool;
   __syncthreads();
   if (share > 0) return;
+  if (kForm == Form::kBulkVectors) prepare();
 #pragma unroll
   for (int i = 0; i < kShares - 1; ++i) merge(pool, pools[i][owner]);
   float4 v = {0, 0, 0, 0};
@@ -241,10 +254,8 @@ __device__ void store_ring_row(const DeviceLatentsArgs& args,
                                int position) {
   const DeviceCompression& compression = args.compression;
   constexpr int kStep = kVectors ? 4 : 1;
-  const int end = sequence.position_begin + compression.sequences.num_tokens[sequence.index];
   const int phase = position & (compression.ratio - 1);
   wait_for_predecessors();
-  if (position < end - compression.ring_capacity) return;
   float* const row = compression.ring + (sequence.ring_row + position % compression.ring_capacity) *
                                             compression.ring_width;
   const int64_t split_stride = static_cast<int64_t>(args.tokens.m) * compression.row_width;
@@ -268,11 +279,15 @@ __device__ __forceinline__ float4 scaled(const float4& v, float factor, const fl
   return {v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w};
 }
 
-// One block norms the latent of the queries, one makes the key; warp w has the w-th group. Waits
-// for the kernels ahead.
+// A group of 128 columns of the latent of the queries, or of the key, for each warp; those of one
+// row follow each other from warp `first_warp` on. Waits for the kernels ahead. The whole block.
 template <bool kVectors>
-__device__ void store_latent(const DeviceLatentsArgs& args, int64_t t, bool is_key) {
-  const int group = threadIdx.x / 32;
+__device__ void store_latent(const DeviceLatentsArgs& args,
+                             int64_t t,
+                             bool is_key,
+                             int first_warp) {
+  __shared__ float warps[kThreads / 32];
+  const int warp = threadIdx.x / 32, group = warp - first_warp;
   const int column = group * kGroup + static_cast<int>(threadIdx.x % 32) * 4;
   const int64_t row_width = int64_t{args.q_rank} + args.head_dim;
   const int width = is_key ? args.head_dim : args.q_rank;
@@ -285,10 +300,13 @@ __device__ void store_latent(const DeviceLatentsArgs& args, int64_t t, bool is_k
   const int64_t key_row = is_key ? __ldcg(args.key_rows + t) : 0;
   const float4 x =
       sum4<kVectors>(args.qr_kv, args.tokens.m * row_width, first + column, width - column);
-  if (key_row < 0) return;
-  const float squares = block_sum(sum_of_squares(x));
-  const float factor = rsqrtf(squares / static_cast<float>(width) + args.eps);
-  if (group * kGroup >= width) return;
+  const float squares = warp_sum(sum_of_squares(x));
+  if (threadIdx.x % 32 == 0) warps[warp] = squares;
+  __syncthreads();
+  if (group * kGroup >= width || key_row < 0) return;
+  float sum = 0;
+  for (int w = 0; w * kGroup < width; ++w) sum += warps[first_warp + w];
+  const float factor = rsqrtf(sum / static_cast<float>(width) + args.eps);
   float4 v = scaled(x, factor, gamma);
   if (!is_key) {
     write_group<kVectors>(args.q, args.tokens.m, width, t, group, v);
@@ -299,45 +317,84 @@ __device__ void store_latent(const DeviceLatentsArgs& args, int64_t t, bool is_k
       v, group, width, args.key_dtype, args.rotation.num_rotary, args.window_pool, key_row);
 }
 
-// How many blocks of a token do what, in this order; one more stores its ring row.
+// What the blocks of a launch do, in this order: `latents` for each token, then for each kind of
+// entry one for each strip of tokens, then one for each strip for its ring rows.
 struct Roles {
-  int latents;  // 2: the queries' latent and the key
-  int entries;  // one per compressor, for the entry that the token may close
+  int latents;  // 1 where a block has warps for both latents, 2 where it has not, 0 for neither
+  int entries;  // one per compressor, for the entries that the tokens close
+  int strip;    // tokens in a strip, at most 32
+  int num_strips;
 };
 
-// Grid: (token, role). What the plan says is read before the kernels ahead have ended.
+// Calls visit(token, sequence, position) for the tokens of a strip that close an entry, or whose
+// ring rows are the last of their sequence. The whole block.
+template <class Visit>
+__device__ __forceinline__ void visit_strip(
+    const DeviceLatentsArgs& args, const Roles& roles, int strip, bool is_row, const Visit& visit) {
+  const DeviceCompression& compression = args.compression;
+  const DeviceSequences& sequences = compression.sequences;
+  const int lane = threadIdx.x % 32;
+  const int begin = strip * roles.strip, own = begin + lane;
+  const bool exists = lane < roles.strip && own < args.tokens.m;
+  const int own_sequence = exists ? args.tokens.sequences[own] : -1;
+  const int own_position = exists ? args.tokens.positions[own] : 0;
+  bool has_work = own_sequence >= 0;
+  if (has_work && is_row) {
+    const int end = sequences.position_begin[own_sequence] + sequences.num_tokens[own_sequence];
+    has_work = own_position >= end - compression.ring_capacity;
+  } else if (has_work) {
+    has_work = ((own_position + 1) & (compression.ratio - 1)) == 0;
+  }
+  uint32_t tokens = __ballot_sync(~0U, has_work);
+  if (tokens == 0) wait_for_predecessors();
+  for (; tokens != 0; tokens &= tokens - 1) {
+    const int from = __ffs(static_cast<int>(tokens)) - 1;
+    const int s = __shfl_sync(~0U, own_sequence, from);
+    const int position = __shfl_sync(~0U, own_position, from);
+    const Sequence sequence{s,
+                            static_cast<int64_t>(sequences.slots[s]) * compression.ring_capacity,
+                            sequences.row_begin[s],
+                            sequences.position_begin[s]};
+    visit(begin + from, sequence, position);
+    __syncthreads();  // shared memory is free for the next token
+  }
+}
+
+// What the plan says is read before the kernels ahead have ended.
 // Bytes: 4 splits (q_rank + d) per token and what is written; per entry 8 width times its slots,
 // per ring row 4 ring_width (splits + 1).
-template <bool kVectors>
-__global__ void __launch_bounds__(kThreads, 1)
+template <Form kForm>
+__global__ void __launch_bounds__(kThreads, kForm == Form::kBulkVectors ? kBulkBlocks : 1)
     latents(const DeviceLatentsArgs args, const Roles roles) {
+  constexpr bool kVectors = kForm != Form::kScalars;
   launch_dependents();
-  const int64_t t = blockIdx.x;
-  const auto role = static_cast<int>(blockIdx.y);
-  if (role < roles.latents) {
-    store_latent<kVectors>(args, t, role == 1);
+  auto block = static_cast<int>(blockIdx.x);
+  const int m = args.tokens.m, num_latents = roles.latents * m;
+  if (block < num_latents) {
+    const int key_warp = roles.latents == 1 ? (args.q_rank + kGroup - 1) / kGroup : 0;
+    const bool is_key =
+        roles.latents == 1 ? static_cast<int>(threadIdx.x) / 32 >= key_warp : block >= m;
+    store_latent<kVectors>(args, block % m, is_key, is_key ? key_warp : 0);
     return;
   }
+  block -= num_latents;
+  const int part = block / roles.num_strips;
+  const bool is_row = part == roles.entries;
   const DeviceCompression& compression = args.compression;
-  const int part = role - roles.latents;
-  const int s = args.tokens.sequences[t];
-  const int position = args.tokens.positions[t];
-  if (s < 0 || (part < roles.entries && ((position + 1) & (compression.ratio - 1)) != 0)) {
-    wait_for_predecessors();
-    return;
-  }
-  const Sequence sequence{
-      s,
-      static_cast<int64_t>(compression.sequences.slots[s]) * compression.ring_capacity,
-      compression.sequences.row_begin[s],
-      compression.sequences.position_begin[s]};
-  if (part == roles.entries) {
-    store_ring_row<kVectors>(args, sequence, t, position);
-  } else if (part == 0) {
-    form_entry<kVectors>(args, compression.parts[0], sequence, position / compression.ratio);
-  } else {
-    form_entry<kVectors>(args, compression.parts[1], sequence, position / compression.ratio);
-  }
+  visit_strip(args,
+              roles,
+              block % roles.num_strips,
+              is_row,
+              [&](int64_t t, const Sequence& sequence, int position) {
+                if (is_row) {
+                  store_ring_row<kVectors>(args, sequence, t, position);
+                } else {
+                  form_entry<kForm>(args,
+                                    part == 0 ? compression.parts[0] : compression.parts[1],
+                                    sequence,
+                                    position / compression.ratio);
+                }
+              });
 }
 
 // Whether every row and column begins at a multiple of four.
@@ -365,27 +422,37 @@ bool is_vector_compression(const DeviceCompression& compression) {
 }  // namespace
 
 Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& stream) {
-  constexpr int kMax = kThreads / 32 * kGroup;
+  constexpr int kWarps = kThreads / 32;
   const DeviceCompression& compression = args.compression;
-  const bool has_compressors = compression.num_parts > 0;
-  DCHECK(args.q_rank <= kMax && args.head_dim <= kMax) << args.q_rank;
+  const bool has_latents = args.qr_kv.data != nullptr, has_compressors = compression.num_parts > 0;
+  DCHECK(args.q_rank <= kWarps * kGroup && args.head_dim <= kWarps * kGroup) << args.q_rank;
   DCHECK(!has_compressors || compression.ratio == 4 || compression.ratio == 128);
-  bool is_vector = args.qr_kv.data == nullptr || are_vector_latents(args);
-  Roles roles{.latents = args.qr_kv.data == nullptr ? 0 : 2, .entries = 0};
-  int blocks = roles.latents;
+  const bool is_vector = (!has_latents || are_vector_latents(args)) &&
+                         (!has_compressors || is_vector_compression(compression));
+  const int m = args.tokens.m;
+  const int64_t latent_warps = ceil_div(args.q_rank, kGroup) + ceil_div(args.head_dim, kGroup);
+  // Prompts close an entry every 4 or 128 tokens; tokens of a decode step may all close one.
+  constexpr int kMaxDecodeTokens = 128, kPromptStrip = 4;
+  Roles roles{.latents = 0, .entries = 0, .strip = m > kMaxDecodeTokens ? kPromptStrip : 1};
+  roles.num_strips = (m + roles.strip - 1) / roles.strip;
+  if (has_latents) roles.latents = latent_warps <= kWarps ? 1 : 2;
+  int blocks = roles.latents * m;
   if (has_compressors) {
-    is_vector = is_vector && is_vector_compression(compression);
     roles.entries = compression.forms_entries ? compression.num_parts : 0;
-    blocks += roles.entries + (compression.stores_rows ? 1 : 0);
+    blocks += roles.num_strips * (roles.entries + (compression.stores_rows ? 1 : 0));
   }
-  return launch_kernel(is_vector ? &latents<true> : &latents<false>,
-                       {.grid = static_cast<uint32_t>(args.tokens.m),
-                        .block = kThreads,
-                        .is_dependent = args.is_dependent,
-                        .grid_y = static_cast<uint32_t>(blocks)},
-                       stream,
-                       args,
-                       roles);
+  // Of more tokens not all blocks would find a multiprocessor of their own.
+  constexpr int kMaxSparseTokens = 32;
+  auto* kernel = &latents<Form::kScalars>;
+  if (is_vector) {
+    kernel = m > kMaxSparseTokens ? &latents<Form::kBulkVectors> : &latents<Form::kVectors>;
+  }
+  return launch_kernel(
+      kernel,
+      {.grid = static_cast<uint32_t>(blocks), .block = kThreads, .is_dependent = args.is_dependent},
+      stream,
+      args,
+      roles);
 }
 
 }  // namespace nibble::kernels::cuda
