@@ -134,6 +134,10 @@ std::vector<int32_t> entry_rows(size_t tokens, int32_t count, std::mt19937& rand
 struct AttentionShape {
   int32_t tokens, window, entries;
 };
+std::string name_of(const SparseAttentionShape& shape) {
+  const bool is_cluster = shape.kernel == SparseAttentionShape::Kernel::kCluster;
+  return fmt::format("_{}{}", is_cluster ? "cluster" : "splits", shape.splits);
+}
 
 Result<void> measure_attention(device::Device& device,
                                const Run& run,
@@ -170,13 +174,12 @@ Result<void> measure_attention(device::Device& device,
     entries.push_back(entry);
   }
   for (const Ahead& ahead : kAhead) {
-    const std::string what =
-        fmt::format("attention_{}_{}+{}_ahead_{}{}",
-                    dtype == DType::kBf16 ? "bf16" : "fp8",
-                    shape.window,
-                    shape.entries,
-                    ahead.name,
-                    forced == nullptr ? "" : fmt::format("_splits{}", forced->splits));
+    const std::string what = fmt::format("attention_{}_{}+{}_ahead_{}{}",
+                                         dtype == DType::kBf16 ? "bf16" : "fp8",
+                                         shape.window,
+                                         shape.entries,
+                                         ahead.name,
+                                         forced == nullptr ? "" : name_of(*forced));
     if (!run.wants(what)) continue;
     const auto step = [&](int32_t i) -> Result<void> {
       const DeviceSparseAttentionArgs args{
@@ -221,6 +224,7 @@ Result<void> measure_shapes(device::Device& device, const Run& run, const std::b
   using Kernel = SparseAttentionShape::Kernel;
   for (const int32_t tokens : {4, 8, 16, 32}) {
     for (const SparseAttentionShape& shape : {SparseAttentionShape{Kernel::kCluster, 16},
+                                              SparseAttentionShape{Kernel::kCluster, 8},
                                               SparseAttentionShape{Kernel::kWarpgroups, 8},
                                               SparseAttentionShape{Kernel::kWarpgroups, 4},
                                               SparseAttentionShape{Kernel::kWarpgroups, 2}}) {

@@ -25,6 +25,7 @@ constexpr double kRelativeRms = 0x1p-7;
 
 using Kernel = SparseAttentionShape::Kernel;
 constexpr SparseAttentionShape kShapes[] = {{Kernel::kCluster, 16},
+                                            {Kernel::kCluster, 8},
                                             {Kernel::kWarpgroups, 1},
                                             {Kernel::kWarpgroups, 2},
                                             {Kernel::kWarpgroups, 4},

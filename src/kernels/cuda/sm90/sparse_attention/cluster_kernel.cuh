@@ -4,10 +4,10 @@
 // A cluster of kSplits blocks serves 16 heads of one token; block i takes the i-th equal part of
 // its keys, so each key is read once per 16 heads. Warps split the width in the products with keys
 // (8 parts, each for half of the keys of a tile), heads in the softmax, and the width again in the
-// products with probabilities. Each block owns one head of the merge: partial sums go straight from
-// registers to the owner's shared memory, in BF16; there four warps each add a quarter of the
-// splits and a fifth step adds the quarters in order, the sink once. Nothing depends on other
-// tokens.
+// products with probabilities. Each block owns 16 / kSplits heads of the merge: partial sums go
+// straight from registers to the owner's shared memory, in BF16. There each warp adds 128 columns
+// of up to four splits in order, then what several warps have of a head is added in order, the sink
+// once. Nothing depends on other tokens.
 //
 // Nearly all code runs once per launch, so that its length counts: loops that rarely turn are not
 // unrolled.
@@ -36,6 +36,7 @@ struct ClusterAttention {
   static constexpr int kWidthParts = 8;                    // of the products with keys
   static constexpr int kKeyParts = kWarps / kWidthParts;   // and of a tile's keys
   static constexpr int kPartKeys = kTileKeys / kKeyParts;  // multiples of 8
+  static constexpr int kOwnedHeads = kClusterHeads / kSplits;
   // Pitches keep rows on different banks.
   static constexpr int kKeyPitch = kKeyBytes + 16;
   static constexpr int kScorePitch = kTileKeys + 8;  // floats
@@ -44,14 +45,15 @@ struct ClusterAttention {
   static constexpr int kProbabilitiesOffset =
       kScoresOffset + kWidthParts * kClusterHeads * kScorePitch * 4;
   static constexpr int kReceivedOffset = kProbabilitiesOffset + kClusterHeads * kProbabilityPitch;
-  static constexpr int kReceivedStatesOffset = kReceivedOffset + kSplits * kKeyBytes;
-  static constexpr int kBytes = kReceivedStatesOffset + kSplits * 8;
-  static constexpr int kReceivedBytes = kSplits * (kKeyBytes + 8);
-  // The merge: a warp has 128 columns of a quarter of the splits.
+  static constexpr int kReceivedStatesOffset = kReceivedOffset + kSplits * kOwnedHeads * kKeyBytes;
+  static constexpr int kBytes = kReceivedStatesOffset + kSplits * kOwnedHeads * 8;
+  static constexpr int kReceivedBytes = kSplits * kOwnedHeads * (kKeyBytes + 8);
+  // The merge: a warp has 128 columns of a head and a part of the splits.
+  static constexpr int kMergeSplits = kSplits;
   static constexpr int kMergeGroups = kKeyWidth / kGroup;
-  static constexpr int kMergeParts = kWarps / kMergeGroups;
+  static constexpr int kMergeParts = kWarps / kMergeGroups / kOwnedHeads;
   static constexpr int kPartSplits = kSplits / kMergeParts;
-  static_assert(kSplits == kClusterHeads && kSplits % kMergeParts == 0);
+  static_assert(kPartSplits * kMergeParts == kSplits);
   static_assert(kTileKeys % kWarps == 0 && kPartKeys % 8 == 0 && kTileKeys % 16 == 0);
   static_assert(kClusterHeads * kKeyPitch <= kProbabilitiesOffset - kScoresOffset);
   static_assert(kReceivedOffset % 16 == 0 && kReceivedStatesOffset % 16 == 0);
@@ -119,59 +121,91 @@ __device__ __forceinline__ void prepare_addresses(
   if (threadIdx.x == 0 && params.out.fp8_blocks != nullptr) prefetch_line(params.out.fp8_blocks);
 }
 
-// Merges what all splits have sent of the block's head. A warp adds 128 columns, four neighbouring
-// ones per lane, of kPartSplits splits; the first part's warps add the others' sums and write.
+// Where a warp of the merge writes its 128 columns, found while the kernels ahead run.
+struct alignas(16) MergePlace {
+  uint8_t* codes;  // in fp8_blocks, with `scale` and `chunk_bytes`: see fp8_block_row()
+  float* scale;
+  int chunk_bytes;
+  int head;
+  float sink;         // of logits to base 2
+  bool gives_blocks;  // and no other form
+
+  MergePlace() = default;
+  __device__ __forceinline__
+  MergePlace(const SparseAttentionParams& params, int token, int own_head, int group)
+      : head(own_head), sink(__ldg(params.sink + own_head) * 1.4426950408889634f) {
+    const int64_t row_groups = static_cast<int64_t>(params.heads) * (kKeyWidth / kGroup);
+    const Fp8BlockRow place = fp8_block_row(reinterpret_cast<uint8_t*>(params.out.fp8_blocks),
+                                            params.m,
+                                            row_groups * kGroup,
+                                            token,
+                                            own_head * (kKeyWidth / kGroup) + group);
+    codes = place.codes;
+    scale = place.scale;
+    chunk_bytes = static_cast<int>(place.chunk_bytes);
+    const ActivationForms& out = params.out;
+    gives_blocks = out.fp8_blocks != nullptr && out.f32 == nullptr && out.bf16 == nullptr &&
+                   out.bf16_blocks == nullptr && out.bf16_terms == nullptr && out.fp8 == nullptr;
+  }
+};
+
+// Merges what all splits have sent of the block's heads. The warps of a head's first part of the
+// splits add the others' sums and write.
 template <class Shape>
-__device__ __forceinline__ void merge_head(const SparseAttentionParams& params,
-                                           int token,
-                                           int head,
-                                           float sink,
-                                           const float2* angles,
-                                           uint8_t* memory) {
+__device__ __forceinline__ void merge_heads(const SparseAttentionParams& params,
+                                            int token,
+                                            const MergePlace& place,
+                                            const float2* angles,
+                                            uint8_t* memory) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = warp % Shape::kMergeGroups, part = warp / Shape::kMergeGroups;
+  const int group = warp % Shape::kMergeGroups;
+  const int part = warp / Shape::kMergeGroups % Shape::kMergeParts;
+  const int owned = warp / Shape::kMergeGroups / Shape::kMergeParts;
+  const int first_split = part * Shape::kPartSplits;
   const int pair = group * (kGroup / 2) + lane * 2;
   // Sums of a warp lie by lane: pair p's 4 bytes are word p % 16 / 4 of the 16 bytes of its lane.
   const uint8_t* const received = memory + Shape::kReceivedOffset +
-                                  part * Shape::kPartSplits * kKeyBytes +
+                                  (first_split * Shape::kOwnedHeads + owned) * kKeyBytes +
                                   (pair / 16 * 4 + pair % 4) * 16 + pair % 16 / 4 * 4;
   uint2 values[Shape::kPartSplits];
 #pragma unroll
   for (int i = 0; i < Shape::kPartSplits; ++i) {
-    const uint8_t* const from = received + i * kKeyBytes;
+    const uint8_t* const from = received + i * Shape::kOwnedHeads * kKeyBytes;
     values[i] = {*reinterpret_cast<const uint32_t*>(from),
                  *reinterpret_cast<const uint32_t*>(from + 16)};
   }
-  // Lane i weighs split i; the upper half of the lanes repeats it.
-  const float2 state =
-      reinterpret_cast<const float2*>(memory + Shape::kReceivedStatesOffset)[lane % kClusterHeads];
-  const float max = fmaxf(sink, ordered_warp_max(state.x));
+  // Lane i weighs split i; further lanes repeat it.
+  const float2 state = reinterpret_cast<const float2*>(
+      memory +
+      Shape::kReceivedStatesOffset)[lane % Shape::kMergeSplits * Shape::kOwnedHeads + owned];
+  const float sink = place.sink, max = fmaxf(sink, ordered_warp_max(state.x));
   const float origin = max == -INFINITY ? 0.0f : max;
   const float weight = exp2_approx(state.x - origin);
   float4 merged = {0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < Shape::kPartSplits; ++i) {
-    const float w = __shfl_sync(~0U, weight, part * Shape::kPartSplits + i);
+    const float w = __shfl_sync(~0U, weight, first_split + i);
     merged = {fmaf(w, low_bf16(values[i].x), merged.x),
               fmaf(w, high_bf16(values[i].x), merged.y),
               fmaf(w, low_bf16(values[i].y), merged.z),
               fmaf(w, high_bf16(values[i].y), merged.w)};
   }
   // Where keys were: every warp of the block has sent its sums.
-  float4* const partial = reinterpret_cast<float4*>(memory) + group * 32 + lane;
+  float4* const partial = reinterpret_cast<float4*>(memory) + owned * kKeyWidth + group * 32 + lane;
+  const int barrier = 1 + owned * Shape::kMergeGroups + group;
   if (part > 0) {
     partial[(part - 1) * (kKeyWidth / 4)] = merged;
-    named_barrier_arrive(1 + group, Shape::kMergeParts * 32);
+    named_barrier_arrive(barrier, Shape::kMergeParts * 32);
     return;
   }
   float denominator = weight * state.y;
 #pragma unroll
-  for (int step = kClusterHeads / 2; step > 0; step /= 2) {
+  for (int step = Shape::kMergeSplits / 2; step > 0; step /= 2) {
     denominator += __shfl_xor_sync(~0U, denominator, step);
   }
   denominator += exp2_approx(sink - origin);
-  const float inverse = max == -INFINITY ? 0.0f : 1.0f / denominator;
-  named_barrier_sync(1 + group, Shape::kMergeParts * 32);
+  const float inverse = max == -INFINITY ? 0.0f : __fdividef(1.0f, denominator);
+  if constexpr (Shape::kMergeParts > 1) named_barrier_sync(barrier, Shape::kMergeParts * 32);
 #pragma unroll
   for (int i = 0; i < Shape::kMergeParts - 1; ++i) {
     merged = merged + partial[i * (kKeyWidth / 4)];
@@ -182,11 +216,20 @@ __device__ __forceinline__ void merge_head(const SparseAttentionParams& params,
     rotate_back(merged.x, merged.y, angles[rotary]);
     rotate_back(merged.z, merged.w, angles[rotary + 1]);
   }
+  if (place.gives_blocks) {
+    // Of magnitudes, which are ordered as their bits are; NaN counts as nothing.
+    const int largest = __reduce_max_sync(~0U, __float_as_int(fmaxf(largest_of(merged), 0.0f)));
+    const uint32_t exponent = e4m3_scale_exponent(__int_as_float(largest));
+    *reinterpret_cast<uint32_t*>(place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4) =
+        e4m3_codes(merged, exponent);
+    if (lane == 0) *place.scale = power_of_two(exponent);
+    return;
+  }
   write_group<true>(params.out,
                     params.m,
                     static_cast<int64_t>(params.heads) * kKeyWidth,
                     token,
-                    static_cast<int64_t>(head) * Shape::kMergeGroups + group,
+                    static_cast<int64_t>(place.head) * Shape::kMergeGroups + group,
                     merged);
 }
 
@@ -203,6 +246,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   __shared__ float bias[kTileKeys];  // 0, or -inf where there is no key
   __shared__ float rescale[kClusterHeads];
   __shared__ float2 angles[kRotaryPairs];
+  __shared__ MergePlace places[Shape::kWarps];
   float* const scores = reinterpret_cast<float*>(memory + Shape::kScoresOffset);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -222,32 +266,34 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   const int share = (keys.count + kSplits - 1) / kSplits;
   const int begin = min(split * share, keys.count), end = min(begin + share, keys.count);
 
-  // Finds the keys of a tile that this warp serves, those of which `mask` has a bit, and copies
-  // them. All indices first: each is a trip to memory.
-  Fp8RowPart parts[kIsFp8 ? Shape::kRowsPerWarp : 1];
-  int found[Shape::kRowsPerWarp];  // rows of a pool, or -1
-  const auto find_keys = [&](int tile_begin, uint32_t mask) {
-#pragma unroll
-    for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
-      const int key = tile_begin + warp + i * Shape::kWarps;
-      const bool takes = key < end && (mask >> i & 1) != 0;
-      found[i] = takes ? keys.row(key) : -1;
-    }
+  // Where the key of a tile lies that lane i finds for the warp, its i-th: a row of a pool, or -1.
+  const auto find_key = [&](int tile_begin, bool is_wanted) {
+    const int key = tile_begin + warp + lane * Shape::kWarps;
+    return is_wanted && lane < Shape::kRowsPerWarp && key < end ? keys.row(key) : -1;
   };
-  const auto copy_keys = [&](int tile_begin, uint32_t mask) {
+  // Copies the warp's keys of a tile that `mask` has a bit for.
+  Fp8RowPart parts[kIsFp8 ? Shape::kRowsPerWarp : 1];
+  const auto copy_keys = [&](int tile_begin, int found, uint32_t mask) {
+    const int own_slot = warp + lane * Shape::kWarps;
+    const uint8_t* const own_row =
+        keys.pool(params, tile_begin + own_slot) + static_cast<size_t>(max(found, 0)) * kRowBytes;
+    if (lane < Shape::kRowsPerWarp && (mask >> lane & 1) != 0) {
+      bias[own_slot] = found < 0 ? -INFINITY : 0.0f;
+    }
+    const uint32_t present = __ballot_sync(~0U, found >= 0);
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
-      const int slot = warp + i * Shape::kWarps;
       if ((mask >> i & 1) == 0) continue;
-      const uint8_t* const pool = keys.pool(params, tile_begin + slot);
-      const uint8_t* const row = pool + static_cast<size_t>(max(found[i], 0)) * kRowBytes;
-      if (lane == 0) bias[slot] = found[i] < 0 ? -INFINITY : 0.0f;
+      const auto* const row = reinterpret_cast<const uint8_t*>(
+          __shfl_sync(~0U, reinterpret_cast<uint64_t>(own_row), i));
+      const bool is_present = (present >> i & 1) != 0;
       if constexpr (kIsFp8) {
-        parts[i].read(found[i] < 0 ? nullptr : row, lane);
+        parts[i].read(is_present ? row : nullptr, lane);
       } else {
-        const uint32_t destination = base + slot * Shape::kKeyPitch + lane * 16;
-        copy_async_16(destination, row + lane * 16, found[i] >= 0);
-        copy_async_16(destination + 512, row + lane * 16 + 512, found[i] >= 0);
+        const uint32_t destination =
+            base + (warp + i * Shape::kWarps) * Shape::kKeyPitch + lane * 16;
+        copy_async_16(destination, row + lane * 16, is_present);
+        copy_async_16(destination + 512, row + lane * 16 + 512, is_present);
       }
     }
   };
@@ -278,26 +324,26 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     }
   };
 
-  uint32_t ready = 0;
-#pragma unroll
-  for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
-    ready |= keys.is_ready(begin + warp + i * Shape::kWarps) ? 1U << i : 0;
-  }
-  find_keys(begin, ready);
-  copy_keys(begin, ready);
+  const int own_key = begin + warp + lane * Shape::kWarps;
+  const bool is_ready = lane < Shape::kRowsPerWarp && own_key < end && keys.is_ready(own_key);
+  const uint32_t ready = __ballot_sync(~0U, is_ready);
+  copy_keys(begin, find_key(begin, is_ready), ready);
   prepare_addresses(params, keys, token, first_head + warp, begin + warp);
   if (threadIdx.x < kRotaryPairs) {
     angles[threadIdx.x] = pair_rotation(params, token, static_cast<int>(threadIdx.x));
   }
-  const int own_head = first_head + split;
-  const float sink = __ldg(params.sink + own_head) * 1.4426950408889634f;
+  if (lane == 0) {
+    const int owned = warp / (Shape::kWarps / Shape::kOwnedHeads);
+    places[warp] = MergePlace(
+        params, token, first_head + split * Shape::kOwnedHeads + owned, warp % Shape::kMergeGroups);
+  }
   __syncthreads();
   wait_for_predecessors();
   // Not before: with no more than two launches at a time no two clusters of one share
   // multiprocessors, which takes 1.7 us.
   launch_dependents();
   // Three trips to memory: the list, beside it the queries, and the rows when the list has come.
-  find_keys(begin, ~ready);
+  const int found = find_key(begin, !is_ready);
   QuerySums query = {};
   if (params.q != nullptr) {
     read_q();
@@ -305,7 +351,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     read_query(params, token, first_head + warp, query);
   }
   copy_async_commit();
-  copy_keys(begin, ~ready);
+  copy_keys(begin, found, ~ready);
   copy_async_commit();
   if (params.q == nullptr) {
     make_query(
@@ -327,8 +373,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   for (int tile = begin; tile < end; tile += kTileKeys) {
     if (tile != begin) {
       __syncthreads();
-      find_keys(tile, ~0U);
-      copy_keys(tile, ~0U);
+      copy_keys(tile, find_key(tile, true), ~0U);
     }
     finish_fetch();
     __syncthreads();
@@ -421,8 +466,9 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   // To the owners: 16 bytes of rows g and g + 8 each, and the state of head `warp`.
   cluster_wait();
   const auto send = [&](int head, const uint4& values) {
-    const auto owner = static_cast<uint32_t>(head);
-    const uint32_t to = Shape::kReceivedOffset + split * kKeyBytes + (warp * 4 + t) * 16;
+    const auto owner = static_cast<uint32_t>(head / Shape::kOwnedHeads);
+    const int row = split * Shape::kOwnedHeads + head % Shape::kOwnedHeads;
+    const uint32_t to = Shape::kReceivedOffset + row * kKeyBytes + (warp * 4 + t) * 16;
     store_async(
         shared_address_of_rank(base + to, owner), values, shared_address_of_rank(barrier, owner));
   };
@@ -438,14 +484,15 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
         pack_bf16x2(out[3][2], out[3][3])});
   sum = warp_sum(sum);
   if (lane == 0) {
-    const auto owner = static_cast<uint32_t>(warp);
-    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + split * 8, owner),
+    const auto owner = static_cast<uint32_t>(warp / Shape::kOwnedHeads);
+    const int row = split * Shape::kOwnedHeads + warp % Shape::kOwnedHeads;
+    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + row * 8, owner),
                 float2{max, sum},
                 shared_address_of_rank(barrier, owner));
   }
 
   barrier_wait(barrier, 0);
-  merge_head<Shape>(params, token, own_head, sink, angles, memory);
+  merge_heads<Shape>(params, token, places[warp], angles, memory);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -78,10 +78,12 @@ Result<void> launch_warpgroups(const DeviceSparseAttentionArgs& args, device::St
 
 SparseAttentionShape sparse_attention_shape(const DeviceSparseAttentionArgs& args) {
   using Kernel = SparseAttentionShape::Kernel;
-  constexpr int32_t kFewTokens = 2;
+  // Clusters of 16 blocks for more than two tokens would not find room at once.
+  constexpr int32_t kFewTokens = 2, kSomeTokens = 4;
   if (args.m <= kFewTokens || args.heads % kBlockHeads != 0) {
     return {.kernel = Kernel::kCluster, .splits = 16};
   }
+  if (args.m <= kSomeTokens) return {.kernel = Kernel::kCluster, .splits = 8};
   // As many blocks as find room at once: clusters do not fit every GPC evenly.
   const int32_t items = args.m * (args.heads / kBlockHeads);
   int32_t splits = 1;
@@ -111,7 +113,8 @@ Result<void> launch_sparse_attention_sm90_shaped(const DeviceSparseAttentionArgs
   DCHECK(args.kv_dtype == DType::kBf16 || args.kv_dtype == DType::kF8E4m3);
   DCHECK(args.heads % kClusterHeads == 0) << args.heads;
   if (shape.kernel == SparseAttentionShape::Kernel::kCluster) {
-    return launch_cluster<16, 48>(args, stream);
+    return shape.splits == 8 ? launch_cluster<8, 48>(args, stream)
+                             : launch_cluster<16, 48>(args, stream);
   }
   DCHECK(args.heads % kBlockHeads == 0 && args.q != nullptr) << args.heads;
   switch (shape.splits) {

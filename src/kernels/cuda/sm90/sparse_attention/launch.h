@@ -11,7 +11,7 @@ namespace nibble::kernels::cuda {
 struct SparseAttentionShape {
   enum class Kernel { kCluster, kWarpgroups };
   Kernel kernel = Kernel::kCluster;
-  int32_t splits = 16;  // blocks per token and group of heads: kCluster 16, else 1, 2, 4 or 8
+  int32_t splits = 16;  // blocks per token and group of heads: kCluster 8 or 16, else 1, 2, 4 or 8
 };
 SparseAttentionShape sparse_attention_shape(const DeviceSparseAttentionArgs& args);
 
