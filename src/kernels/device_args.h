@@ -242,6 +242,9 @@ struct DeviceSwiglu {
   ActivationForms y;
 };
 
+// For how many tokens select_experts makes slots: one of its blocks does, while nothing else runs.
+inline constexpr int32_t kMaxSlotTokens = 256;
+
 // Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
 // expert. Padding rows get ids -1 and weights 0.
 struct DeviceSelectExpertsArgs {
@@ -256,6 +259,9 @@ struct DeviceSelectExpertsArgs {
   int32_t* ids = nullptr;    // [m, choices]
   float* weights = nullptr;  // [m, choices]
   DeviceSwiglu shared;       // m 0: none
+  // What make_slots does with these choices, for up to kMaxSlotTokens tokens; without count: none.
+  DeviceMakeSlotsArgs slots;
+  int32_t* arrivals = nullptr;  // with slots: [1] zero; a launch leaves zero
   bool is_dependent = false;
 };
 

@@ -406,14 +406,16 @@ Work work_of(const DeviceTopKArgs& args, const ReadInts& read) {
   return work(scores * 4 + int64_t{args.m} * args.k * 4, scores);
 }
 
-Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& /*read*/) {
+Work work_of(const DeviceSelectExpertsArgs& args, const ReadInts& read) {
   const int64_t m = args.tokens.m;
   const DeviceSwiglu& shared = args.shared;
   const int64_t shared_bytes =
       sum_bytes(shared.x.splits, shared.m, 2 * shared.n) + form_bytes(shared.y, shared.m, shared.n);
-  return work(
-      sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8 + shared_bytes,
-      4 * m * args.num_experts + int64_t{6} * shared.m * shared.n);
+  Work total =
+      work(sum_bytes(args.logits.splits, m, args.num_experts) + m * args.choices * 8 + shared_bytes,
+           4 * m * args.num_experts + int64_t{6} * shared.m * shared.n);
+  if (args.slots.count != nullptr) total.bytes += work_of(args.slots, read).bytes;
+  return total;
 }
 
 Work work_of(const DeviceMakeSlotsArgs& args, const ReadInts& /*read*/) {

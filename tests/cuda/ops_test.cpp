@@ -898,6 +898,16 @@ TEST_F(CudaOps, SelectExperts) {
                      .y = memory.forms(m, 256)}};
       DeviceSequences sequences;
       step.fill(memory, &args.tokens, &sequences);
+      if (c.splits > 2) return args;
+      const int32_t slots = max_slots(m * c.choices, c.experts, 8);
+      args.slots = {.ids = args.ids,
+                    .num_pairs = m * c.choices,
+                    .num_experts = c.experts,
+                    .rows = 8,
+                    .count = memory.out<int32_t>(1),
+                    .experts = memory.out<int32_t>(slots),
+                    .pairs = memory.out<int32_t>(slots * 8)};
+      args.arrivals = memory.in<int32_t>({0});
       return args;
     });
   }

@@ -75,7 +75,7 @@ void apply_swiglu(const DeviceSwiglu& args) {
 
 }  // namespace
 
-Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::Stream&) {
+Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::Stream& stream) {
   apply_swiglu(args.shared);
   for (int64_t t = 0; t < args.tokens.m; ++t) {
     int32_t* const out_ids = args.ids + t * args.choices;
@@ -95,6 +95,7 @@ Result<void> device_select_experts(const DeviceSelectExpertsArgs& args, device::
                                       args.routed_scaling_factor);
     }
   }
+  if (args.slots.count != nullptr) return device_make_slots(args.slots, stream);
   return {};
 }
 

@@ -13,66 +13,6 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// --- choice ---
-
-// One warp per 128 columns of the shared expert's row. Bytes: 8 splits per value and the forms.
-template <bool kVectors>
-__device__ __forceinline__ void activate(const DeviceSwiglu& args, int item, float limit) {
-  const auto groups = static_cast<int>((args.n + kGroup - 1) / kGroup);
-  const int64_t t = item / groups, group = item % groups;
-  if (t >= args.m) return;
-  const int64_t split_stride = 2 * args.m * args.n;
-  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
-  const float4 gate = sum4<kVectors>(args.x, split_stride, 2 * t * args.n + column, left);
-  const float4 up = sum4<kVectors>(args.x, split_stride, (2 * t + 1) * args.n + column, left);
-  write_group<kVectors>(args.y,
-                        args.m,
-                        args.n,
-                        t,
-                        group,
-                        {swiglu(gate.x, up.x, limit),
-                         swiglu(gate.y, up.y, limit),
-                         swiglu(gate.z, up.z, limit),
-                         swiglu(gate.w, up.w, limit)});
-}
-
-// Blocks of their own for the shared expert. Otherwise one block per token, one thread per expert;
-// the first warp chooses.
-template <int kValues, bool kVectors>
-__global__ void __launch_bounds__(kValues * 32)
-    select_experts(const DeviceSelectExpertsArgs args, float limit) {
-  launch_dependents();
-  if (blockIdx.x >= args.tokens.m) {
-    wait_for_predecessors();
-    const int block = blockIdx.x - args.tokens.m;
-    activate<kVectors>(args.shared, block * kValues + threadIdx.x / 32, limit);
-    return;
-  }
-  __shared__ float scores[kValues * 32];
-  __shared__ uint32_t candidates[kValues * 32];
-  const int64_t t = blockIdx.x;
-  const int lane = threadIdx.x % 32;
-  const bool is_padding = args.tokens.sequences[t] < 0;
-  wait_for_predecessors();
-  int* const ids = args.ids + t * args.choices;
-  float* const weights = args.weights + t * args.choices;
-  if (is_padding) {
-    if (threadIdx.x < args.choices) {
-      ids[threadIdx.x] = -1;
-      weights[threadIdx.x] = 0;
-    }
-    return;
-  }
-  const int given = threadIdx.x < 32 ? given_expert(args, t) : 0;
-  score_experts(args, t, threadIdx.x, blockDim.x, kValues * 32, scores, candidates);
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  const ChosenExpert chosen = choose_experts<kValues>(args, given, scores, candidates);
-  if (lane >= args.choices) return;
-  ids[lane] = chosen.id;
-  weights[lane] = chosen.weight;
-}
-
 // --- slots ---
 
 // Exclusive prefix sum over the block's threads, and the total. Warps must be full.
@@ -113,12 +53,12 @@ __device__ __forceinline__ void mark_empty(int* pairs, int begin, int end) {
 // expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
 // at a time. Shares and pairs keep their order, so that threads may meet in any. Ids are read
 // kIdBatch at a time: what takes time is the way to memory.
+//   counts: [num_counters][num_experts] in shared memory: pairs, then places
 constexpr int kCountBytes = 40 << 10;
 constexpr int kIdBatch = 8;
-__global__ void __launch_bounds__(1024)
-    make_slots(const DeviceMakeSlotsArgs args, int num_counters) {
-  launch_dependents();
-  extern __shared__ int counts[];  // [num_counters][num_experts]: pairs, then places
+__device__ __forceinline__ void build_slots(const DeviceMakeSlotsArgs& args,
+                                            int num_counters,
+                                            int* counts) {
   const int expert = threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_experts = args.num_experts;
   const int share = (args.num_pairs + num_counters * 32 - 1) / (num_counters * 32) * 32;
@@ -126,7 +66,6 @@ __global__ void __launch_bounds__(1024)
   const bool counts_pairs = warp < num_counters;
   for (int i = threadIdx.x; i < num_counters * num_experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
-  wait_for_predecessors();
   const auto read_ids = [&](int first, int(&ids)[kIdBatch]) {
 #pragma unroll
     for (int i = 0; i < kIdBatch; ++i) {
@@ -187,6 +126,90 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
+extern __shared__ int slot_counts[];
+__global__ void __launch_bounds__(1024)
+    make_slots(const DeviceMakeSlotsArgs args, int num_counters) {
+  launch_dependents();
+  wait_for_predecessors();
+  build_slots(args, num_counters, slot_counts);
+}
+// Warps of a block of `threads` that count pairs.
+int32_t slot_counters(const DeviceMakeSlotsArgs& args, int64_t threads) {
+  const int64_t most = std::min<int64_t>(kCountBytes / (args.num_experts * 4), threads / 32);
+  return static_cast<int32_t>(std::clamp<int64_t>(ceil_div(args.num_pairs, 32), 1, most));
+}
+
+// --- choice ---
+
+// One warp per 128 columns of the shared expert's row. Bytes: 8 splits per value and the forms.
+template <bool kVectors>
+__device__ __forceinline__ void activate(const DeviceSwiglu& args, int item, float limit) {
+  const auto groups = static_cast<int>((args.n + kGroup - 1) / kGroup);
+  const int64_t t = item / groups, group = item % groups;
+  if (t >= args.m) return;
+  const int64_t split_stride = 2 * args.m * args.n;
+  const int64_t column = group * kGroup + threadIdx.x % 32 * 4, left = args.n - column;
+  const float4 gate = sum4<kVectors>(args.x, split_stride, 2 * t * args.n + column, left);
+  const float4 up = sum4<kVectors>(args.x, split_stride, (2 * t + 1) * args.n + column, left);
+  write_group<kVectors>(args.y,
+                        args.m,
+                        args.n,
+                        t,
+                        group,
+                        {swiglu(gate.x, up.x, limit),
+                         swiglu(gate.y, up.y, limit),
+                         swiglu(gate.z, up.z, limit),
+                         swiglu(gate.w, up.w, limit)});
+}
+
+// Writes token t's choice. A block, one thread per expert; the first warp chooses.
+template <int kValues>
+__device__ __forceinline__ void choose_for_token(const DeviceSelectExpertsArgs& args,
+                                                 int64_t t,
+                                                 bool is_padding) {
+  __shared__ float scores[kValues * 32];
+  __shared__ uint32_t candidates[kValues * 32];
+  ChosenExpert chosen = {-1, 0};
+  if (!is_padding) {
+    const int given = threadIdx.x < 32 ? given_expert(args, t) : 0;
+    score_experts(args, t, threadIdx.x, blockDim.x, kValues * 32, scores, candidates);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    chosen = choose_experts<kValues>(args, given, scores, candidates);
+  }
+  if (static_cast<int>(threadIdx.x) >= args.choices) return;
+  args.ids[t * args.choices + threadIdx.x] = chosen.id;
+  args.weights[t * args.choices + threadIdx.x] = chosen.weight;
+}
+
+// Blocks of their own for the shared expert. Otherwise one block per token, of which the last to
+// have chosen makes the slots.
+template <int kValues, bool kVectors>
+__global__ void __launch_bounds__(kValues * 32)
+    select_experts(const DeviceSelectExpertsArgs args, float limit, int num_counters) {
+  launch_dependents();
+  if (blockIdx.x >= args.tokens.m) {
+    wait_for_predecessors();
+    const int block = blockIdx.x - args.tokens.m;
+    activate<kVectors>(args.shared, block * kValues + threadIdx.x / 32, limit);
+    return;
+  }
+  const int64_t t = blockIdx.x;
+  const bool is_padding = args.tokens.sequences[t] < 0;
+  wait_for_predecessors();
+  choose_for_token<kValues>(args, t, is_padding);
+  if (args.slots.count == nullptr) return;
+  __shared__ bool is_last;
+  if (threadIdx.x < 32) {
+    __syncwarp();  // the warp's choice comes before its arrival
+    if (threadIdx.x == 0) is_last = add_acquire_release(args.arrivals) == args.tokens.m - 1;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  if (threadIdx.x == 0) *args.arrivals = 0;
+  build_slots(args.slots, num_counters, slot_counts);
+}
+
 // --- forms ---
 
 constexpr int kRowWarps = 4;
@@ -243,21 +266,24 @@ Result<void> launch_select_experts(const DeviceSelectExpertsArgs& args, device::
   auto* const kernel = is_small
                            ? (is_vector ? &select_experts<8, true> : &select_experts<8, false>)
                            : (is_vector ? &select_experts<16, true> : &select_experts<16, false>);
+  const bool makes_slots = args.slots.count != nullptr;
+  DCHECK(!makes_slots || (args.slots.ids == args.ids && args.tokens.m <= kMaxSlotTokens));
+  const int32_t counters = makes_slots ? slot_counters(args.slots, warps * 32) : 0;
   return launch_kernel(kernel,
                        {.grid = static_cast<uint32_t>(args.tokens.m + shared_blocks),
                         .block = static_cast<uint32_t>(warps * 32),
+                        .shared_bytes = counters * args.num_experts * 4,
                         .is_dependent = args.is_dependent},
                        stream,
                        args,
-                       shared.limit > 0 ? shared.limit : INFINITY);
+                       shared.limit > 0 ? shared.limit : INFINITY,
+                       counters);
 }
 
 Result<void> launch_make_expert_slots(const DeviceMakeSlotsArgs& args, device::Stream& stream) {
   DCHECK(args.num_experts <= 1024) << args.num_experts;
-  const int64_t most = std::min<int64_t>(kCountBytes / (args.num_experts * 4), 32);
-  const auto counters =
-      static_cast<int32_t>(std::clamp<int64_t>(ceil_div(args.num_pairs, 32), 1, most));
-  const int64_t threads = std::max<int64_t>(round_up(args.num_experts, 32), counters * 32);
+  const int32_t counters = slot_counters(args, 1024);
+  const int64_t threads = std::max<int64_t>(round_up(args.num_experts, 32), int64_t{counters} * 32);
   return launch_kernel(&make_slots,
                        {.block = static_cast<uint32_t>(threads),
                         .shared_bytes = counters * args.num_experts * 4,

@@ -43,37 +43,37 @@ Result<void> choose_experts(const Pass& pass,
   if (pass.has_decisions()) {
     kernels::DeviceSelectExpertsArgs ids_only = args;
     ids_only.shared = {};
+    ids_only.slots = {};
     TRY(pass.ops.select_experts.launch(ids_only, pass.stream()));
     TRY_ASSIGN(args.reuse_ids, settle_experts(pass, layer, rows, pass.ws.expert_ids));
   }
   return pass.ops.select_experts.launch(args, pass.stream());
 }
 
-// The choices grouped as `experts` want them. One token's are slots as they are.
-Result<kernels::ExpertSlots> make_slots(const Pass& pass,
-                                        int32_t rows_per_slot,
-                                        int32_t m,
-                                        const Workspace::Slots& list) {
-  const int32_t num_pairs = m * pass.config.num_experts_per_tok;
-  const int32_t num_experts = pass.config.n_routed_experts;
-  if (rows_per_slot == 1) {
-    return kernels::ExpertSlots{.rows = 1, .experts = pass.ws.expert_ids, .max_slots = num_pairs};
+// The choices grouped into slots of `rows` > 1.
+kernels::DeviceMakeSlotsArgs slot_args(const Pass& pass,
+                                       int32_t rows,
+                                       int32_t m,
+                                       const Workspace::Slots& list) {
+  return {.ids = pass.ws.expert_ids,
+          .num_pairs = m * pass.config.num_experts_per_tok,
+          .num_experts = pass.config.n_routed_experts,
+          .rows = rows,
+          .count = list.count,
+          .experts = list.experts,
+          .pairs = list.pairs,
+          .is_dependent = true};
+}
+// The same as products take them. One token's choices are slots as they are.
+kernels::ExpertSlots slots_of(const kernels::DeviceMakeSlotsArgs& args) {
+  if (args.rows == 1) {
+    return {.rows = 1, .experts = args.ids, .max_slots = args.num_pairs};
   }
-  TRY(pass.ops.make_slots.launch(kernels::DeviceMakeSlotsArgs{.ids = pass.ws.expert_ids,
-                                                              .num_pairs = num_pairs,
-                                                              .num_experts = num_experts,
-                                                              .rows = rows_per_slot,
-                                                              .count = list.count,
-                                                              .experts = list.experts,
-                                                              .pairs = list.pairs,
-                                                              .is_dependent = true},
-                                 pass.stream()));
-  return kernels::ExpertSlots{
-      .rows = rows_per_slot,
-      .count = list.count,
-      .experts = list.experts,
-      .pairs = list.pairs,
-      .max_slots = kernels::max_slots(num_pairs, num_experts, rows_per_slot)};
+  return {.rows = args.rows,
+          .count = args.count,
+          .experts = args.experts,
+          .pairs = args.pairs,
+          .max_slots = kernels::max_slots(args.num_pairs, args.num_experts, args.rows)};
 }
 
 kernels::DeviceGroupedMatMulArgs up_args(const Pass& pass, const kernels::ExpertSlots& slots) {
@@ -182,16 +182,23 @@ Result<DeviceSums> run_experts(const Pass& pass,
                                             m,
                                             {pass.ws.shared_sums, pass.ws.router},
                                             pass.stream()));
-  const kernels::DeviceSelectExpertsArgs choice = choice_args(pass, weights, rows, sums);
+  kernels::DeviceSelectExpertsArgs choice = choice_args(pass, weights, rows, sums);
+  const kernels::DeviceMakeSlotsArgs up = slot_args(pass, up_rows, m, pass.ws.slots[0]);
+  const bool makes_slots = up_rows > 1 && m <= kernels::kMaxSlotTokens;
+  if (makes_slots) {
+    choice.slots = up;
+    choice.arrivals = pass.ws.slot_arrivals;
+  }
   const bool is_token = weights.w13.joins(weights.w2, m, up_rows) && !pass.records_roundings();
   const bool chooses =
       is_token && !pass.has_decisions() && weights.w13.takes_beside(weights.shared_w2, m);
   if (!chooses) TRY(choose_experts(pass, choice, layer, rows));
-  TRY_ASSIGN(const kernels::ExpertSlots up, make_slots(pass, up_rows, m, pass.ws.slots[0]));
-  if (is_token) return run_token(pass, weights, up, chooses ? &choice : nullptr);
-  kernels::ExpertSlots down = up;
+  if (is_token) return run_token(pass, weights, slots_of(up), chooses ? &choice : nullptr);
+  if (up_rows > 1 && !makes_slots) TRY(pass.ops.make_slots.launch(up, pass.stream()));
+  kernels::DeviceMakeSlotsArgs down = up;
   if (down_rows != up_rows) {
-    TRY_ASSIGN(down, make_slots(pass, down_rows, m, pass.ws.slots[1]));
+    down = slot_args(pass, down_rows, m, pass.ws.slots[1]);
+    TRY(pass.ops.make_slots.launch(down, pass.stream()));
   }
   TRY(record_roundings(
       pass,
@@ -201,7 +208,7 @@ Result<DeviceSums> run_experts(const Pass& pass,
       {.x = pass.ws.shared, .form = weights.shared_w2.form(m), .width = weights.shared_w2.k()}));
   TRY_ASSIGN(const DeviceSums shared,
              weights.shared_w2.launch(pass.ws.shared, m, pass.ws.shared_y, pass.stream()));
-  TRY(run_routed(pass, weights, layer, rows, up, down));
+  TRY(run_routed(pass, weights, layer, rows, slots_of(up), slots_of(down)));
   return shared;
 }
 

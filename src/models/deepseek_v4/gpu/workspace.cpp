@@ -253,8 +253,9 @@ void Workspace::lay_out(const Config& config,
   comb = arena.take<float>(rows * mult * mult);
   x = arena.forms(needs.x, rows, width);
   expert_counters = arena.take<int32_t>(config.num_experts_per_tok + 1);  // devices give zeros
-  select_counters = arena.take<int32_t>(rows);                            // devices give zeros
-  chain_counters = arena.take<int32_t>(needs.counters);                   // likewise
+  slot_arrivals = arena.take<int32_t>(1);
+  select_counters = arena.take<int32_t>(rows);           // devices give zeros
+  chain_counters = arena.take<int32_t>(needs.counters);  // likewise
 
   const int64_t logit_rows = head_rows(options);
   hidden = arena.forms(needs.hidden, logit_rows, width);
