@@ -80,23 +80,37 @@ class Bench final {
     return {};
   }
 
+  Result<int32_t*> integers(int32_t count, const std::function<int32_t(int32_t)>& f) {
+    std::vector<int32_t> values;
+    for (int32_t i = 0; i < count; ++i) values.push_back(f(i));
+    auto* const data = memory_.take<int32_t>(count);
+    TRY(device::copy_to_device(data, values.data(), int64_t{count} * 4, stream_));
+    TRY(device::synchronize(stream_));
+    return data;
+  }
+
+  // A prompt of m tokens, all of whose entries lie in one page.
+  Result<DeviceTokens> prompt(int32_t m, DeviceSequences* sequences) {
+    TRY_ASSIGN(int32_t* const counting, integers(m, [](int32_t i) { return i; }));
+    TRY_ASSIGN(int32_t* const zeros, integers(std::max(m, kMaxPages), [](int32_t) { return 0; }));
+    TRY_ASSIGN(int32_t* const count, integers(1, [&](int32_t) { return m; }));
+    *sequences = {.slots = zeros,
+                  .row_begin = zeros,
+                  .num_tokens = count,
+                  .position_begin = zeros,
+                  .window_begin = zeros,
+                  .pages = zeros,
+                  .max_pages = kMaxPages};
+    return DeviceTokens{.ids = counting, .positions = counting, .sequences = zeros, .m = m};
+  }
+
   // m sequences of one token each, at positions that close a block of `closing` tokens, if any.
   Result<DeviceTokens> tokens(int32_t m, int32_t closing, DeviceSequences* sequences) {
-    const auto list = [&](const std::function<int32_t(int32_t)>& f) -> Result<int32_t*> {
-      std::vector<int32_t> values;
-      for (int32_t i = 0; i < m; ++i) values.push_back(f(i));
-      auto* const data = memory_.take<int32_t>(m);
-      TRY(device::copy_to_device(data, values.data(), int64_t{m} * 4, stream_));
-      TRY(device::synchronize(stream_));
-      return data;
-    };
+    const auto list = [&](const std::function<int32_t(int32_t)>& f) { return integers(m, f); };
     TRY_ASSIGN(int32_t* const counting, list([](int32_t i) { return i; }));
     TRY_ASSIGN(int32_t* const ones, list([](int32_t) { return 1; }));
     TRY_ASSIGN(int32_t* const positions, list([&](int32_t) { return 1024 + closing - 1; }));
-    const std::vector<int32_t> first_pages(static_cast<size_t>(m) * kMaxPages, 0);
-    auto* const pages = memory_.take<int32_t>(int64_t{m} * kMaxPages);
-    TRY(device::copy_to_device(pages, first_pages.data(), int64_t{m} * kMaxPages * 4, stream_));
-    TRY(device::synchronize(stream_));
+    TRY_ASSIGN(int32_t* const pages, integers(m * kMaxPages, [](int32_t) { return 0; }));
     *sequences = {.slots = counting,
                   .row_begin = counting,
                   .num_tokens = ones,
@@ -225,14 +239,16 @@ class Bench final {
         "attended", m, 3 * m * q_width, [&] { return launch_attended(attended, stream_); });
   }
 
-  // The token of every sequence closes an entry, and the same for none.
+  // The token of every sequence closes an entry, and the same for none; beyond 256 tokens, for
+  // which rings do not fit, the entries of a prompt, and its ring rows.
   Result<void> compressors(int32_t m) {
-    if (m > 256) return {};  // rings of so many sequences do not fit
+    const bool is_prompt = m > 256;
     for (const int32_t ratio : {4, 128}) {
       for (const bool closes : {true, false}) {
         memory_.reset();
         DeviceSequences sequences;
-        TRY_ASSIGN(const DeviceTokens rows, tokens(m, closes ? ratio : 1, &sequences));
+        TRY_ASSIGN(const DeviceTokens rows,
+                   is_prompt ? prompt(m, &sequences) : tokens(m, closes ? ratio : 1, &sequences));
         const bool has_index = ratio == 4;
         const int32_t channels = has_index ? kChannels : kHeadDim;
         const int32_t width = has_index ? kRingWidth : 2 * kHeadDim;
@@ -247,9 +263,11 @@ class Bench final {
                             .ratio = ratio,
                             .page_tokens = kPageTokens,
                             .num_parts = has_index ? 2 : 1,
-                            .ring = memory_.floats(int64_t{m} * capacity * width),
+                            .ring = memory_.floats(int64_t{is_prompt ? 1 : m} * capacity * width),
                             .ring_capacity = capacity,
-                            .ring_width = width},
+                            .ring_width = width,
+                            .forms_entries = !is_prompt || closes,
+                            .stores_rows = !is_prompt || !closes},
             .is_dependent = true};
         DeviceCompression& compression = args.compression;
         compression.parts[0] = {.gate_column = channels,
@@ -268,9 +286,11 @@ class Bench final {
                                 .is_index = true};
         const int64_t slots = has_index ? 8 : 128;
         const int64_t entry_bytes = 8 * slots * (kHeadDim + (has_index ? kIndexWidth : 0));
+        const int64_t entries = closes ? (is_prompt ? m / ratio : m) : 0;
+        const int64_t rows_stored = is_prompt ? (closes ? 0 : capacity) : m;
         TRY(measure("compress ratio " + std::to_string(ratio) + (closes ? " closing" : ""),
                     m,
-                    m * (8 * int64_t{width} + (closes ? entry_bytes : 0)),
+                    rows_stored * 8 * int64_t{width} + entries * entry_bytes,
                     [&] { return launch_latents(args, stream_); }));
       }
     }
