@@ -38,10 +38,15 @@ __device__ Prefix block_prefix(int value) {
   return {before, total};
 }
 
-// Marks what each lane names of the list as empty, one lane's after the other's by all lanes:
-// places of a lane are neighbours, those of lanes are not.
-__device__ __forceinline__ void mark_empty(int* pairs, int begin, int end) {
+// Marks what each lane names of the list as empty. Where slots are long by all lanes together, one
+// lane's places after the other's: those of a lane are neighbours, those of lanes are not.
+__device__ __forceinline__ void mark_empty(int* pairs, int begin, int end, int slot_rows) {
+  constexpr int kFewRows = 32;
   const int lane = threadIdx.x % 32;
+  if (slot_rows <= kFewRows) {
+    for (int i = begin; i < end; ++i) pairs[i] = -1;
+    return;
+  }
   for (uint32_t left = __ballot_sync(~0U, begin < end); left != 0; left &= left - 1) {
     const int owner = __ffs(static_cast<int>(left)) - 1;
     const int last = __shfl_sync(~0U, end, owner);
@@ -103,7 +108,7 @@ __device__ __forceinline__ void build_slots(const DeviceMakeSlotsArgs& args,
       place = next;
     }
   }
-  mark_empty(args.pairs, place, (slots.before + num_slots) * args.rows);
+  mark_empty(args.pairs, place, (slots.before + num_slots) * args.rows, args.rows);
   __syncthreads();
   const auto place_pair = [&](int pair, int id) {
     const uint32_t same = __match_any_sync(~0U, id);
