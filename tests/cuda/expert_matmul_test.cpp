@@ -761,12 +761,16 @@ TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
 TEST_F(ExpertMatMul, ARowOfManyDoesNotDependOnItsNeighbours) {
   constexpr int64_t kN = 192, kK = 1024;
   constexpr int32_t kExperts = 2, kTokens = 128;
-  const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9);
   const HostFp8Rows x = random_fp8_rows(kTokens, kK, 23);
-  std::vector<int32_t> ids(kTokens, 1);
-  const std::vector<float> all =
-      run_plain(experts, x, make_device_slots(ids, kExperts, 128), ids.size(), 1);
-  for (const int32_t rows : {64, 128, 256}) {
+  const std::vector<int32_t> ids(kTokens, 1);
+  for (const auto& [format, rows] : {std::pair<Format, int32_t>{Format::kMxfp4, 64},
+                                     {Format::kMxfp4, 128},
+                                     {Format::kMxfp4, 256},
+                                     {Format::kNvfp4, 64},
+                                     {Format::kInt4Group32, 64}}) {
+    const Experts experts = make_experts(kExperts, kN, kK, PanelOrder::kNatural, 9, format);
+    const std::vector<float> all =
+        run_plain(experts, x, make_device_slots(ids, kExperts, 64), ids.size(), 1);
     for (const int32_t tokens : {1, 20, 70, 100}) {
       HostFp8Rows some;
       some.codes.assign(x.codes.begin(), x.codes.begin() + tokens * kK);
@@ -774,7 +778,8 @@ TEST_F(ExpertMatMul, ARowOfManyDoesNotDependOnItsNeighbours) {
       const std::vector<int32_t> own(static_cast<size_t>(tokens), 1);
       const std::vector<float> found =
           run_plain(experts, some, make_device_slots(own, kExperts, rows), own.size(), 1);
-      EXPECT_TRUE(std::equal(found.begin(), found.end(), all.begin())) << rows << " " << tokens;
+      EXPECT_TRUE(std::equal(found.begin(), found.end(), all.begin()))
+          << quant::format_name(format) << " " << rows << " " << tokens;
     }
   }
 }
@@ -794,6 +799,8 @@ TEST_F(ExpertMatMul, AnyGridGivesTheSameBits) {
                                              {Format::kNvfp4, 8, 3},
                                              {Format::kInt4Group32, 8, 3},
                                              {Format::kMxfp4, 64, 3},
+                                             {Format::kNvfp4, 64, 3},
+                                             {Format::kNvfp4, 64, 70},
                                              {Format::kMxfp4, 128, 70},
                                              {Format::kMxfp4, 256, 70}}) {
     SCOPED_TRACE(::testing::Message() << quant::format_name(format) << " " << rows);

@@ -1,7 +1,10 @@
 // Expanding 4-bit weights in registers. Device code only.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/common/ptx.cuh"
 
@@ -63,6 +66,25 @@ __device__ __forceinline__ void decode_panel_word(uint32_t word,
   const uint32_t magnitudes = word & 0x77777777U;
   first = select_bytes(table.low, table.high, magnitudes) | (word & 0x80808080U);
   second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
+}
+
+// The upper bytes of FP16 numbers are E5M2: those of E2M1's magnitudes.
+__device__ __forceinline__ uint4 f16_table_words() { return {0x3E3C3800U, 0x46444240U, 0, 0}; }
+// Four such bytes, each times `scale`, as two pairs. The product of E2M1 and E4M3 has at most six
+// significant bits and lies between 2^-10 and 2688: FP16 holds it.
+__device__ __forceinline__ void scale_f16_bytes(uint32_t bytes,
+                                                __half2 scale,
+                                                uint32_t& first,
+                                                uint32_t& second) {
+  const auto times_scale = [&](uint32_t pair) {
+    __half2 values;
+    memcpy(&values, &pair, sizeof(pair));
+    values = __hmul2(values, scale);
+    memcpy(&pair, &values, sizeof(pair));
+    return pair;
+  };
+  first = times_scale(__byte_perm(bytes, 0, 0x1404));
+  second = times_scale(__byte_perm(bytes, 0, 0x3424));
 }
 
 }  // namespace nibble::kernels::cuda

@@ -41,6 +41,33 @@ __device__ __forceinline__ uint32_t sign_bytes(uint32_t word) {
   return signs;
 }
 
+// --- ordinary reads and writes of shared memory by address ---
+
+__device__ __forceinline__ uint4 read_shared_16(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void write_shared_16(uint32_t address, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(value.x),
+               "r"(value.y),
+               "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ uint32_t read_shared_4(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void write_shared_4(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // --- mbarrier: a phase ends when all arrivals and all announced bytes have come ---
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int32_t arrivals) {

@@ -318,17 +318,24 @@ struct Nvfp4Scaling {
   using Tables = E4m3Table;
   static __device__ __forceinline__ uint4 table_words() { return {0x3C383000U, 0x4C484440U, 0, 0}; }
   static __device__ __forceinline__ Tables tables(const uint4& words) { return {words.x, words.y}; }
+  // Issues the products of step `step` of 64 k of a stage.
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void issue(const StagedRows& rows,
-                                               int group,
+                                               int stage,
+                                               int step,
                                                float (&d)[kProducts][kAccumulators],
                                                const uint32_t (&a)[8]) {
     constexpr uint64_t kStep = 2 * kRows;  // descriptor distance of 32 k
-    const uint64_t at = static_cast<uint64_t>(group) * kStep;
-    // The zeros stay where they are: the stride to them changes instead.
-    const uint64_t first = rows.zeros_second - (at << 16) + at;
-    const uint64_t second = rows.zeros_first + (at << 16);
+    // The zeros stay where they are: the stride to them changes instead. Lower words first, 64 bits
+    // where constants are added: both are one instruction then.
     constexpr uint64_t kFirstStep = kStep - (kStep << 16), kSecondStep = kStep << 16;
+    const auto at = static_cast<uint32_t>(stage) * static_cast<uint32_t>(8 * kStep);
+    const uint64_t first =
+        side_by_side_descriptor(static_cast<uint32_t>(rows.zeros_second) + at - (at << 16)) +
+        static_cast<uint64_t>(2 * step) * kFirstStep;
+    const uint64_t second =
+        side_by_side_descriptor(static_cast<uint32_t>(rows.zeros_first) + (at << 16)) +
+        static_cast<uint64_t>(2 * step) * kSecondStep;
     wgmma_e4m3_rs(d[0], a, first);
     wgmma_e4m3_rs(d[1], a, second);
     wgmma_e4m3_rs(d[2], a + 4, first + kFirstStep);
@@ -373,11 +380,14 @@ struct Int4Scaling {
   static __device__ __forceinline__ Tables tables(const uint4& words) { return {words.x, words.y}; }
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void issue(const StagedRows& rows,
-                                               int group,
+                                               int stage,
+                                               int step,
                                                float (&d)[kProducts][kAccumulators],
                                                const uint32_t (&a)[8]) {
     constexpr uint64_t kStep = 2 * kRows;
-    const uint64_t first = rows.tile + static_cast<uint64_t>(group) * kStep;
+    const auto at = static_cast<uint32_t>(stage) * static_cast<uint32_t>(8 * kStep);
+    const uint64_t first = side_by_side_descriptor(static_cast<uint32_t>(rows.tile) + at) +
+                           static_cast<uint64_t>(2 * step) * kStep;
     wgmma_e4m3_rs(d[0], a, first);
     wgmma_e4m3_rs(d[1], a + 4, first + kStep);
   }
@@ -451,7 +461,7 @@ struct ScaledPanels {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         wgmma_fence();
-        Scaling::template issue<kRows>(rows, stage * 8 + step * 2, d, a[step % 2]);
+        Scaling::template issue<kRows>(rows, stage, step, d, a[step % 2]);
         wgmma_commit();
         if (step < 3) {
           decode_step(tables, slab, step + 1, lane, a[(step + 1) % 2]);

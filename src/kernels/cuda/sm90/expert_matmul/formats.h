@@ -8,6 +8,7 @@ namespace nibble::kernels::cuda {
 
 Result<void> launch_mxfp4_experts(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
 Result<void> launch_nvfp4_experts(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
+Result<void> launch_nvfp4_prefill(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
 Result<void> launch_int4_experts(const DeviceGroupedMatMulArgs& args, device::Stream& stream);
 
 }  // namespace nibble::kernels::cuda

@@ -1,6 +1,6 @@
 // Routed experts on sm_90a: y[pair, :] = W_expert(pair) x[row(pair), :] for every (token, choice)
 // pair, on tensor cores with E4M3 activations. Weights: MXFP4, NVFP4 or INT4 with groups of 32 in
-// PackedLayout::kPanel64, exact; scales are applied in f32.
+// PackedLayout::kPanel64, exact; scales are applied in f32, or in FP16 where that is exact.
 #pragma once
 
 #include "device/device.h"

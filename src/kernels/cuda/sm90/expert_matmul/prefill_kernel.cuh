@@ -3,10 +3,10 @@
 // A unit is a slot of up to kMaxRows rows and kPanels panels of 64 weight rows, one for each
 // consumer warpgroup, in steps of 128 k. One more warpgroup fills two rings in shared memory: three
 // warps gather rows of x, one lane begins the bulk copies of packed weights. Consumers expand their
-// weights to FP8 in registers, beside the products before, multiply them by groups of 64 columns,
-// as many as the slot needs, and scale the sums of each step while the other consumers' products
-// run. Units go round the blocks in order, so that blocks that run together share rows of x in the
-// L2 cache.
+// weights to FP8 in registers (NVFP4: to FP16, for which the gatherers widen x), beside the
+// products before, multiply them by groups of 64 columns, as many as the slot needs, and scale the
+// sums of each step while the other consumers' products run. Units go round the blocks in order, so
+// that blocks that run together share rows of x in the L2 cache.
 //
 // Up to 64 rows a slot, memory is the limit and four panels share the rows that are fetched. For
 // more, weights are expanded once for all groups of columns.
@@ -24,33 +24,47 @@ namespace nibble::kernels::cuda {
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kGatherers = 96;  // threads that fetch rows
 
+// A step's codes and scales as they come: each thread widens what it has copied.
+template <int kMaxRows>
+struct CopiedStep {
+  static constexpr int kPassRows = kGatherers / 8;  // a thread has one of 8 chunks of 16 k
+  static constexpr int kChunks = (kMaxRows + kPassRows - 1) / kPassRows;  // of a thread
+  static constexpr int kScalesAt = kChunks * kGatherers * 16;
+  static constexpr int kBytes = kScalesAt + kGatherers * 4;
+};
+
 // What a block holds and who works in it.
 template <class Format, int kPanelsOfUnit, int kMaxRows>
 struct PrefillLayout {
   using Panels = typename Format::Panels;
   static constexpr int kPanels = kPanelsOfUnit;
   static constexpr int kGroups = kMaxRows / kColumnGroup;
+  static constexpr bool kWidensRows = Format::kWidensRows;
   static constexpr int kThreads = (kPanels + 1) * kWarpgroup;
   // Registers of a consumer and a producer; a block has as many as it starts with.
   static constexpr int kConsumerRegisters = kPanels == 4 ? 112 : kPanels == 3 ? 152 : 232;
   static constexpr int kProducerRegisters = kPanels == 4 ? 32 : kPanels == 3 ? 56 : 40;
 
-  // Shared memory: rows of a step (kSwizzledRowBytes each), their scales, packed weights of two
-  // steps, units.
-  static constexpr int kTileBytes = kMaxRows * static_cast<int>(kSwizzledRowBytes);
+  // Shared memory: rows of a step (kSwizzledRowBytes each, or twice as much in FP16), their scales,
+  // packed weights of two steps, what is copied before it is widened, units.
+  static constexpr int kTileBytes =
+      kMaxRows * static_cast<int>(kSwizzledRowBytes) * (kWidensRows ? 2 : 1);
   static constexpr int kScaleBytes = kMaxRows * 4;
   static constexpr int kPanelBytes = 4 * Panels::kSlabBytes;
   static constexpr int kPackedBytes = kPanels * kPanelBytes;
-  static constexpr int kRowSlots = kMaxRows == 256 ? 4 : kMaxRows == 128 ? 6 : 8;
+  static constexpr int kFp8RowSlots = kMaxRows == 256 ? 4 : kMaxRows == 128 ? 6 : 8;
+  static constexpr int kRowSlots = kWidensRows ? 4 : kFp8RowSlots;
   static constexpr int kPackedSlots = 4;
+  static constexpr int kCopiedSlots = kWidensRows ? 3 : 0;
   // Producers may be ahead by the steps of their ring, two a unit at least, and consumers need
   // their unit until they begin the next.
-  static constexpr int kUnitSlots = kRowSlots / 2 + 2;
+  static constexpr int kUnitSlots = (kRowSlots + kCopiedSlots) / 2 + 2;
   static constexpr int kUnitBytes = 16 + kMaxRows * 12;
 
   static constexpr int kScalesAt = kRowSlots * kTileBytes;
   static constexpr int kPackedAt = kScalesAt + kRowSlots * kScaleBytes;
-  static constexpr int kUnitsAt = kPackedAt + kPackedSlots * kPackedBytes;
+  static constexpr int kCopiedAt = kPackedAt + kPackedSlots * kPackedBytes;
+  static constexpr int kUnitsAt = kCopiedAt + kCopiedSlots * CopiedStep<kMaxRows>::kBytes;
   static constexpr int kBytes = kUnitsAt + kUnitSlots * kUnitBytes;
   static_assert(kBytes <= 226 << 10);
 
@@ -102,16 +116,49 @@ __device__ __forceinline__ PrefillShape prefill_shape(const ExpertMatMulParams& 
           .num_units = __ldcg(params.slot_count) * slot_units};
 }
 
+// The rows of a unit, and where each begins (in 16 bytes of codes).
+struct UnitRows {
+  int count;
+  const uint32_t* offsets;
+};
+// Finds them and fills the unit's info; all gatherers together, `thread` of them.
+template <int kMaxRows>
+__device__ __forceinline__ UnitRows
+find_rows(const ExpertMatMulParams& params, int slot, uint8_t* info, int thread) {
+  constexpr int kColumns = (kMaxRows + kGatherers - 1) / kGatherers;  // of this thread
+  constexpr int kGathererBarrier = 1;
+  const int* const pairs = params.slot_pairs + static_cast<size_t>(slot) * kMaxRows;
+  int2* const columns = reinterpret_cast<int2*>(info + sizeof(PrefillUnit));
+  uint32_t* const offsets = reinterpret_cast<uint32_t*>(columns + kMaxRows);
+  // Pairs come first in a slot, so that their number is that of the rows.
+  int rows = 0;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int column = thread + i * kGatherers;
+    const int pair = column < kMaxRows ? __ldcg(pairs + column) : -1;
+    if (pair >= 0) {
+      const float weight =
+          params.pair_weights == nullptr ? 1.0f : __ldcg(params.pair_weights + pair);
+      columns[column] = {pair, __float_as_int(weight)};
+      offsets[column] = static_cast<uint32_t>(pair) / static_cast<uint32_t>(params.pairs_per_row) *
+                        static_cast<uint32_t>(params.k / 16);
+    }
+    rows += named_barrier_count(kGathererBarrier, kGatherers, pair >= 0);
+  }
+  if (thread == 0) {
+    *reinterpret_cast<PrefillUnit*>(info) = {rows, __ldcg(params.slot_experts + slot), {}};
+  }
+  return {rows, offsets};
+}
+
 // Fills the ring of rows; all gatherers together, `thread` of them.
 template <class Layout, int kMaxRows>
 __device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
                                             uint8_t* memory,
                                             uint32_t barriers,
                                             int thread) {
-  constexpr int kColumns = (kMaxRows + kGatherers - 1) / kGatherers;  // of this thread
-  constexpr int kPassRows = kGatherers / 8;                           // at a time
-  constexpr int kUnroll = kMaxRows == 64 ? 1 : 2;                     // as registers allow
-  constexpr int kGathererBarrier = 1;
+  constexpr int kPassRows = kGatherers / 8;        // at a time
+  constexpr int kUnroll = kMaxRows == 64 ? 1 : 2;  // as registers allow
   const int chunk = thread % 8, first_row = thread / 8;
   const uint32_t base = shared_address(memory);
   const PrefillShape shape = prefill_shape<Layout>(params);
@@ -119,31 +166,14 @@ __device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
   int unit_slot = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
        unit += static_cast<int>(gridDim.x)) {
-    const int slot = unit / shape.slot_units;
-    const int* const pairs = params.slot_pairs + static_cast<size_t>(slot) * kMaxRows;
-    uint8_t* const info = memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes;
-    int2* const columns = reinterpret_cast<int2*>(info + sizeof(PrefillUnit));
-    uint32_t* const offsets = reinterpret_cast<uint32_t*>(columns + kMaxRows);
-    // Pairs come first in a slot, so that their number is that of the rows.
-    int rows = 0;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = thread + i * kGatherers;
-      const int pair = column < kMaxRows ? __ldcg(pairs + column) : -1;
-      if (pair >= 0) {
-        const float weight =
-            params.pair_weights == nullptr ? 1.0f : __ldcg(params.pair_weights + pair);
-        columns[column] = {pair, __float_as_int(weight)};
-        offsets[column] = static_cast<uint32_t>(pair) /
-                          static_cast<uint32_t>(params.pairs_per_row) *
-                          static_cast<uint32_t>(params.k / 16);
-      }
-      rows += named_barrier_count(kGathererBarrier, kGatherers, pair >= 0);
-    }
-    if (thread == 0) {
-      *reinterpret_cast<PrefillUnit*>(info) = {rows, __ldcg(params.slot_experts + slot), {}};
-    }
+    const UnitRows unit_rows =
+        find_rows<kMaxRows>(params,
+                            unit / shape.slot_units,
+                            memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes,
+                            thread);
     if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
+    const int rows = unit_rows.count;
+    const uint32_t* const offsets = unit_rows.offsets;
     for (int step = 0; step < shape.steps; ++step) {
       ring.wait_empty();
       const uint32_t tile = base + ring.slot * Layout::kTileBytes;
@@ -164,6 +194,148 @@ __device__ __forceinline__ void gather_rows(const ExpertMatMulParams& params,
     }
   }
   wait_for_copies<0>();
+}
+
+// A thread's part of the steps on their way into the ring of rows in FP16. A tile has two blocks of
+// 64 k. Of each 16 k, 16 bytes hold values 0, 1, 4, 5, 8, 9, 12, 13 and the next 16 the others: a
+// thread of a product then multiplies the four values of k that are in one word of its weights.
+template <class Layout, int kMaxRows>
+struct RowWidener {
+  using Step = CopiedStep<kMaxRows>;
+  // Eight threads have 64 k of two rows, so that what they write at once lies in different banks.
+  int thread, row, block, chunk;
+  uint32_t memory;
+  uint32_t copied;  // of this thread, in the first slot
+  uint32_t place;   // in a tile, of the first half of its first chunk
+  RingWalk<Layout::kRowSlots> ring;
+  int to = 0, from = 0;             // slots of what is copied
+  int num_rows = 0;                 // of the unit that is copied
+  uint32_t offsets[Step::kChunks];  // of this thread's rows of it, as in UnitRows
+  uint32_t scale_offset = 0;        // of row `thread`, in scales
+
+  __device__ __forceinline__ RowWidener(uint8_t* block_memory, uint32_t barriers, int index)
+      : thread(index),
+        row(index / 16 * 2 + index / 4 % 2),
+        block(index / 8 % 2),
+        chunk(index % 4),
+        memory(shared_address(block_memory)),
+        copied(memory + Layout::kCopiedAt + index * 16),
+        place(block * (kMaxRows * kSwizzledRowBytes) +
+              swizzled_chunk(static_cast<uint32_t>(row), static_cast<uint32_t>(2 * chunk))),
+        ring{barriers + 8 * Layout::kRowBarriers} {}
+
+  static __device__ __forceinline__ void advance(int& slot) {
+    if (++slot == Layout::kCopiedSlots) slot = 0;
+  }
+  __device__ __forceinline__ uint32_t copied_scale(int slot) const {
+    return copied + slot * Step::kBytes + Step::kScalesAt - thread * 12;
+  }
+
+  __device__ __forceinline__ void begin_unit(const UnitRows& rows) {
+    num_rows = rows.count;
+#pragma unroll
+    for (int i = 0; i < Step::kChunks; ++i) {
+      const int own = row + i * Step::kPassRows;
+      offsets[i] = own < num_rows ? rows.offsets[own] : 0;
+    }
+    scale_offset = thread < num_rows ? rows.offsets[thread] / 8 : 0;
+  }
+
+  __device__ __forceinline__ void copy(const ExpertMatMulParams& params, int step) {
+    const uint32_t codes = copied + to * Step::kBytes;
+    const auto at = static_cast<uint32_t>(step * (kStepK / 16) + block * 4 + chunk);
+#pragma unroll
+    for (int i = 0; i < Step::kChunks; ++i) {
+      if (row + i * Step::kPassRows >= num_rows) break;
+      copy_16_to_shared(codes + i * kGatherers * 16,
+                        params.x_codes + static_cast<size_t>(offsets[i] + at) * 16);
+    }
+    if (thread < num_rows) {
+      copy_4_to_shared(copied_scale(to), params.x_scales + scale_offset + step);
+    }
+    commit_copies();
+    advance(to);
+  }
+
+  // Chunk i in FP16 to the tile at `tile`.
+  __device__ __forceinline__ void write_chunk(uint32_t tile, int i, const uint4& words) const {
+    // From pass to pass the swizzle differs in one bit.
+    static_assert(Step::kPassRows % 8 == 4 && kMaxRows <= kGatherers);
+    const uint32_t pass = tile + static_cast<uint32_t>(i * Step::kPassRows) * kSwizzledRowBytes;
+    const uint32_t first = place ^ (i % 2 == 0 ? 0 : 64);
+    write_shared_16(pass + first,
+                    {e4m3x2_to_f16x2(words.x),
+                     e4m3x2_to_f16x2(words.y),
+                     e4m3x2_to_f16x2(words.z),
+                     e4m3x2_to_f16x2(words.w)});
+    write_shared_16(pass + (first ^ 16),
+                    {e4m3x2_to_f16x2(words.x >> 16),
+                     e4m3x2_to_f16x2(words.y >> 16),
+                     e4m3x2_to_f16x2(words.z >> 16),
+                     e4m3x2_to_f16x2(words.w >> 16)});
+  }
+
+  // The oldest step that was copied. Rows that are absent become whatever was there before.
+  __device__ __forceinline__ void widen() {
+    constexpr int kBatch = 2;  // chunks that are read at once, as registers allow
+    ring.wait_empty();
+    const uint32_t codes = copied + from * Step::kBytes;
+    const uint32_t tile = memory + ring.slot * Layout::kTileBytes;
+#pragma unroll
+    for (int begin = 0; begin < Step::kChunks; begin += kBatch) {
+      uint4 words[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        words[i] = read_shared_16(codes + (begin + i) * kGatherers * 16);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (row + (begin + i) * Step::kPassRows < kMaxRows) write_chunk(tile, begin + i, words[i]);
+      }
+    }
+    static_assert(Step::kChunks % kBatch == 0);
+    if (thread < kMaxRows) {
+      write_shared_4(memory + Layout::kScalesAt + ring.slot * Layout::kScaleBytes + thread * 4,
+                     read_shared_4(copied_scale(from)));
+    }
+    warp_arrive(ring.full(), thread % 32);
+    ring.next();
+    advance(from);
+  }
+};
+
+// As gather_rows(), with the rows in FP16: copies are ahead of what is widened. A fence here would
+// wait for them, so that consumers have it, as for the rows of other formats.
+template <class Layout, int kMaxRows>
+__device__ __forceinline__ void widen_rows(const ExpertMatMulParams& params,
+                                           uint8_t* memory,
+                                           uint32_t barriers,
+                                           int thread) {
+  constexpr int kAhead = Layout::kCopiedSlots - 1;
+  const PrefillShape shape = prefill_shape<Layout>(params);
+  RowWidener<Layout, kMaxRows> widener(memory, barriers, thread);
+  int unit_slot = 0, num_copied = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < shape.num_units;
+       unit += static_cast<int>(gridDim.x)) {
+    widener.begin_unit(
+        find_rows<kMaxRows>(params,
+                            unit / shape.slot_units,
+                            memory + Layout::kUnitsAt + unit_slot * Layout::kUnitBytes,
+                            thread));
+    if (++unit_slot == Layout::kUnitSlots) unit_slot = 0;
+#pragma unroll 1
+    for (int step = 0; step < shape.steps; ++step) {
+      widener.copy(params, step);
+      if (num_copied < kAhead) {
+        ++num_copied;
+        continue;
+      }
+      wait_for_copies<kAhead>();
+      widener.widen();
+    }
+  }
+  wait_for_copies<0>();
+  for (; num_copied > 0; --num_copied) widener.widen();
 }
 
 // Fills the ring of packed weights; one thread.
@@ -296,14 +468,16 @@ __global__ void __launch_bounds__(PrefillLayout<Format, kPanels, kMaxRows>::kThr
   __shared__ uint4 tables;
   const uint32_t first = shared_address(barriers);
   if (threadIdx.x == 0) {
-    tables = Layout::Panels::table_words();
+    tables = Format::table_words();
     const auto init = [&](int at, int slots, int full_arrivals) {
       for (int i = 0; i < slots; ++i) {
         barrier_init(first + 8 * (at + i), full_arrivals);
         barrier_init(first + 8 * (at + slots + i), kPanels * 4 * kWarpArrivals);  // consumers
       }
     };
-    init(Layout::kRowBarriers, Layout::kRowSlots, kGatherers + 1);
+    init(Layout::kRowBarriers,
+         Layout::kRowSlots,
+         Layout::kWidensRows ? kGatherers / 32 * kWarpArrivals : kGatherers + 1);
     init(Layout::kPackedBarriers, Layout::kPackedSlots, 1);
     fence_barrier_init();
   }
@@ -319,7 +493,11 @@ __global__ void __launch_bounds__(PrefillLayout<Format, kPanels, kMaxRows>::kThr
   give_registers_back<Layout::kProducerRegisters>();
   wait_for_predecessors();
   if (producer >= 32) {
-    gather_rows<Layout, kMaxRows>(params, memory, first, producer - 32);
+    if constexpr (Layout::kWidensRows) {
+      widen_rows<Layout, kMaxRows>(params, memory, first, producer - 32);
+    } else {
+      gather_rows<Layout, kMaxRows>(params, memory, first, producer - 32);
+    }
   } else if (producer == 0) {
     copy_weights<Layout>(params, memory, first);
   }
