@@ -11,10 +11,8 @@
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
 #include "kernels/cuda/peers.h"
-#include "kernels/cuda/quantize/launch.h"
 #include "kernels/fp8_panel64.h"
 #include "kernels/kernel.h"
-#include "kernels/matmul_chain.h"
 
 namespace nibble {
 namespace {
@@ -51,6 +49,7 @@ constexpr Product kProducts[] = {
     {"index_wq_b", kFp8Block, Activation::kFp8, 8192, 1024},
 };
 constexpr size_t kNumProducts = std::size(kProducts);
+constexpr size_t kChainProducts = 4;  // the first ones, one after the other in a layer
 
 // Products that the model has in one launch for few tokens.
 struct Pair {
@@ -59,10 +58,6 @@ struct Pair {
 };
 constexpr Pair kPairs[] = {
     {"pair_latents_compressor", 5, 6}, {"pair_shared_router", 3, 7}, {"pair_queries", 0, 10}};
-// wo_a and wo_b, the second of what the first gives, in one launch.
-constexpr size_t kChain[] = {1, 2};
-constexpr int32_t kMaxChainTokens = 8;
-
 // Fills device memory with random bytes that no format takes for NaN or a large number.
 Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
   constexpr int64_t kRandomBytes = 64 << 20;
@@ -129,13 +124,12 @@ Result<Weights> make_weights(device::Device& device) {
   return weights;
 }
 
-// Activations between the products: blocks by turns, plain ones, partial sums, counters.
+// Activations between the products: blocks by turns, plain ones, partial sums.
 struct Activations {
   device::Buffer storage;
   std::byte* blocks[2];
   std::byte* plain;  // BF16 blocks or terms
   float* sums;
-  device::Buffer counters;
 };
 
 Result<Activations> make_activations(device::Device& device) {
@@ -144,7 +138,6 @@ Result<Activations> make_activations(device::Device& device) {
   constexpr int64_t kSums = int64_t{kMaxTokens} * 32768 * 4;
   Activations x;
   TRY_ASSIGN(x.storage, device.allocate(2 * kBlocks + kPlain + kSums));
-  TRY_ASSIGN(x.counters, device.allocate(1 << 10));  // zeros
   x.blocks[0] = x.storage.data();
   x.blocks[1] = x.blocks[0] + kBlocks;
   x.plain = x.blocks[1] + kBlocks;
@@ -172,7 +165,6 @@ class Dense final {
       TRY_ASSIGN(dense.routes_[p], route_product(kProducts[p], device));
     }
     TRY_ASSIGN(dense.pair_, route({.op = Op::kMatMulPair, .m_max = 1}, device.info()));
-    TRY_ASSIGN(dense.chain_, route({.op = Op::kMatMulChain, .m_max = 1}, device.info()));
     return dense;
   }
 
@@ -195,31 +187,23 @@ class Dense final {
     return pair_.launch(args, device_.stream());
   }
 
-  // Gives splits of the second product's sums, which lie in part 1 of the sums.
-  Result<int32_t> multiply_chain(int32_t layer, int32_t tokens) const {
-    DeviceMatMulChainArgs args{.first = part(kChain[0], layer, tokens, 0),
-                               .second = part(kChain[1], layer, tokens, 1),
-                               .counters = reinterpret_cast<int32_t*>(x_.counters.data())};
-    args.second.x = {.fp8_blocks = x_.blocks[1]};
-    const MatMulChainPlan plan = plan_matmul_chain({route_for(routes_[kChain[0]], tokens).kernel,
-                                                    route_for(routes_[kChain[1]], tokens).kernel},
-                                                   {args.first.weight, args.second.weight},
-                                                   device_.info().num_units);
-    args.first.splits = plan.splits[0];
-    args.second.splits = plan.splits[1];
-    TRY(chain_.launch(args, device_.stream()));
-    return plan.splits[1];
-  }
-
-  // The FP8 products of a layer and, where the model has other ops between them, the quantisation
-  // of what they give.
+  // The FP8 products of a layer, each quantising what the next one reads.
   Result<void> layer_products(int32_t layer, int32_t tokens) const {
-    TRY(multiply(0, layer, tokens));
-    TRY(quantize(0, tokens, splits(0, tokens), 0, false));
-    TRY_ASSIGN(const int32_t last, project_output(layer, tokens));
-    TRY(quantize(2, tokens, last, 1, false));
-    TRY(multiply(3, layer, tokens));
-    return quantize(3, tokens, splits(3, tokens), 0, true);
+    for (size_t product = 0; product < kChainProducts; ++product) {
+      TRY(multiply_for_next(product, layer, tokens, static_cast<int32_t>(product % 2)));
+    }
+    return {};
+  }
+  //   from: which blocks are read; the others are written
+  Result<void> multiply_for_next(size_t product,
+                                 int32_t layer,
+                                 int32_t tokens,
+                                 int32_t from) const {
+    DeviceMatMulArgs args = part(product, layer, tokens, 0);
+    args.x.fp8_blocks = x_.blocks[from];
+    args.y = nullptr;
+    args.y_fp8 = x_.blocks[1 - from];
+    return route_for(routes_[product], tokens).launch(args, device_.stream());
   }
 
  private:
@@ -237,31 +221,6 @@ class Dense final {
         .is_dependent = true};
   }
 
-  // wo_a and wo_b, as multiply_chain().
-  Result<int32_t> project_output(int32_t layer, int32_t tokens) const {
-    if (tokens <= kMaxChainTokens) return multiply_chain(layer, tokens);
-    TRY(multiply(1, layer, tokens));
-    TRY(quantize(1, tokens, splits(1, tokens), 0, false));
-    DeviceMatMulArgs args = part(2, layer, tokens, 1);
-    args.splits = splits(2, tokens);
-    TRY(route_for(routes_[2], tokens).launch(args, device_.stream()));
-    return args.splits;
-  }
-
-  // The sums of a product at `place` to blocks 0. The next layer's wq_b takes the first k values.
-  Result<void> quantize(
-      size_t product, int32_t tokens, int32_t num_splits, int32_t place, bool swiglu) const {
-    return launch_quantize_sums({.sums = sums(place),
-                                 .splits = num_splits,
-                                 .m = tokens,
-                                 .n = kProducts[product].n,
-                                 .swiglu = swiglu,
-                                 .limit = 10.0f,
-                                 .y = x_.blocks[0],
-                                 .is_dependent = true},
-                                device_.stream());
-  }
-
   Dense(device::Device& device, const Weights& weights, const Activations& x)
       : device_(device), weights_(weights), x_(x) {}
 
@@ -274,7 +233,7 @@ class Dense final {
   const Weights& weights_;
   const Activations& x_;
   std::vector<RangedRoute> routes_[kNumProducts];
-  Route pair_, chain_;
+  Route pair_;
 };
 
 // The same product by cublasLt where it is installed and can, with the activations and weights that
@@ -326,8 +285,16 @@ Result<void> run(std::vector<std::string> names) {
                    return dense.layer_products(layer, tokens);
                  }));
       int64_t bytes = 0;
-      for (size_t p = 0; p < 4; ++p) bytes += weight_bytes(p);
+      for (size_t p = 0; p < kChainProducts; ++p) bytes += weight_bytes(p);
       bench.print("chain", tokens, bytes, us);
+    }
+    for (size_t p = 0; p < kChainProducts; ++p) {
+      if (tokens > 16 || !bench.wants("quantised")) continue;
+      TRY_ASSIGN(const Spread us,
+                 cuda_bench::time_graph_us(device->stream(), kNumLayers, [&](int32_t layer) {
+                   return dense.multiply_for_next(p, layer, tokens, 0);
+                 }));
+      bench.print(std::string(kProducts[p].name) + " quantised", tokens, weight_bytes(p), us);
     }
     for (const Pair& pair : kPairs) {
       if (tokens > 16 || !bench.wants(pair.name)) continue;
@@ -336,15 +303,6 @@ Result<void> run(std::vector<std::string> names) {
                    return dense.multiply_pair(pair, layer, tokens);
                  }));
       bench.print(pair.name, tokens, weight_bytes(pair.first) + weight_bytes(pair.second), us);
-    }
-    if (tokens <= kMaxChainTokens && bench.wants("joined_output")) {
-      TRY_ASSIGN(const Spread us,
-                 cuda_bench::time_graph_us(
-                     device->stream(), kNumLayers, [&](int32_t layer) -> Result<void> {
-                       TRY(dense.multiply_chain(layer, tokens));
-                       return {};
-                     }));
-      bench.print("joined_output", tokens, weight_bytes(kChain[0]) + weight_bytes(kChain[1]), us);
     }
     for (size_t p = 0; p < kNumProducts; ++p) {
       if (!bench.wants(kProducts[p].name)) continue;

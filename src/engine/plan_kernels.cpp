@@ -565,7 +565,7 @@ Result<void> plan_gpu_ops(const models::deepseek_v4::Config& config, Plan& plan)
     add_op(ops.*op.route, plan);
   }
   for (const std::optional<kernels::Route>* joined :
-       {&ops.matmul_pair, &ops.matmul_chain, &ops.stream_turn}) {
+       {&ops.matmul_pair, &ops.stream_turn}) {
     if (*joined) add_op(**joined, plan);
   }
   return {};

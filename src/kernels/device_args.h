@@ -167,8 +167,8 @@ struct DeviceCopyRowsArgs {
 // y = W x.   With groups, rows g * n / groups and on of W see columns g * k and on of x (the
 // grouped output projection). Results go to one of
 //   y: [splits, m, n] f32 (DeviceSums)
-//   y_fp8: as ActivationForms::fp8_blocks; of kernels with KernelInfo::gives_fp8, splits 1 and n a
-//     multiple of 128
+//   y_fp8: instead of y, as ActivationForms::fp8_blocks; of kernels with KernelInfo::gives_fp8,
+//     splits 1 and n / groups a multiple of 128
 struct DeviceMatMulArgs {
   ActivationForms x;  // [m, groups * k]
   int32_t m = 0;
@@ -187,18 +187,6 @@ struct DeviceMatMulPairArgs {
   DeviceMatMulArgs second;
   int32_t first_blocks = 0;  // of num_units blocks, the first's; plan_matmul_pair()
 };
-
-// Two FP8 products in one launch, of which the second multiplies the FP8 form of what the first one
-// gives, each with the bits that it has alone.
-struct DeviceMatMulChainArgs {
-  DeviceMatMulArgs first;       // y: its sums, of no use afterwards
-  DeviceMatMulArgs second;      // x.fp8_blocks: written by the launch; one group
-  int32_t* counters = nullptr;  // [chain_counters()] zeros; a launch leaves zeros
-};
-// second_k: k of the second product
-constexpr int64_t chain_counters(int64_t second_k, int32_t second_splits) {
-  return second_k / 128 + second_splits + 1;
-}
 
 // Which rows go through which expert, as the device's own routing left it. A pair t * choices + j
 // is token t's j-th choice. A slot is up to `rows` pairs of one expert; an expert with more pairs

@@ -58,8 +58,6 @@ std::string_view op_name(Op op) {
       return "quantize";
     case Op::kMatMulPair:
       return "matmul_pair";
-    case Op::kMatMulChain:
-      return "matmul_chain";
     case Op::kJoinMtp:
       return "join_mtp";
     case Op::kSample:

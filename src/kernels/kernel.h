@@ -25,8 +25,7 @@ namespace nibble::kernels {
 
 enum class Op : uint8_t {
   kMatMul,
-  kMatMulPair,   // only on GPUs
-  kMatMulChain,  // only on GPUs
+  kMatMulPair,  // only on GPUs
   kGroupedMatMul,
   kSparseAttention,
   kIndexerScore,
@@ -113,7 +112,6 @@ using Launch = std::variant<std::monostate,
                             Launcher<MatMulArgs>,
                             Launcher<DeviceMatMulArgs>,
                             Launcher<DeviceMatMulPairArgs>,
-                            Launcher<DeviceMatMulChainArgs>,
                             Launcher<GroupedMatMulArgs>,
                             Launcher<DeviceGroupedMatMulArgs>,
                             Launcher<SparseAttentionArgs>,
@@ -166,8 +164,8 @@ struct KernelInfo {
   bool gives_forms = false;  // attention on GPUs: gives f32, BF16 and FP8 forms, rotated back
   int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
   SelectLimits selects = {};  // scores on GPUs
-  // Pairs and chains of products: the rows whose products, bit for bit, they make in one launch. A
-  // pair is one of the first row and one of either, a chain one of each.
+  // Pairs of products: the rows whose products, bit for bit, they make in one launch, one of the
+  // first row and one of either.
   std::array<std::string_view, 2> pair = {};
   // Grouped products on GPUs: the pairs per slot that the kernel is compiled for, ascending, then
   // zeros.

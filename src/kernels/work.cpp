@@ -290,10 +290,6 @@ Work work_of(const DeviceMatMulPairArgs& args, const ReadInts& read) {
           .k = first.k};
 }
 
-Work work_of(const DeviceMatMulChainArgs& args, const ReadInts& read) {
-  return work_of(DeviceMatMulPairArgs{.first = args.first, .second = args.second}, read);
-}
-
 Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read) {
   const PackedWeight& weight = *args.weight;
   const Routed routed = routed_of(args.slots, read);

@@ -31,7 +31,6 @@ Work work_of(const EmbedArgs& args, const ReadInts& read);
 
 Work work_of(const DeviceMatMulArgs& args, const ReadInts& read);
 Work work_of(const DeviceMatMulPairArgs& args, const ReadInts& read);
-Work work_of(const DeviceMatMulChainArgs& args, const ReadInts& read);
 Work work_of(const DeviceGroupedMatMulArgs& args, const ReadInts& read);
 Work work_of(const DeviceEmbedArgs& args, const ReadInts& read);
 Work work_of(const DeviceStreamUpdateArgs& args, const ReadInts& read);

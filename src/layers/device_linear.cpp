@@ -242,49 +242,9 @@ Result<std::array<kernels::DeviceSums, 2>> DeviceLinear::launch_pair(
                     kernels::DeviceSums{.data = out[1], .splits = plan.splits[1]}};
 }
 
-bool DeviceLinear::makes_chain(const DeviceLinear& second,
-                               const kernels::Route* chain,
-                               int64_t m) const {
-  return chain != nullptr && m <= chain->kernel->limits.m_max && second.groups_ == 1 &&
-         second.k() == n() && kernel(m).name == chain->kernel->pair[0] &&
-         second.kernel(m).name == chain->kernel->pair[1];
-}
-
-kernels::MatMulChainPlan DeviceLinear::plan_chain(const DeviceLinear& second, int64_t m) const {
-  return kernels::plan_matmul_chain(
-      {&kernel(m), &second.kernel(m)}, {&weight_, &second.weight_}, num_units_);
-}
-
-DeviceLinear::ChainNeeds DeviceLinear::chain_needs(const DeviceLinear& second,
-                                                   const kernels::Route* chain,
-                                                   int64_t m_max) const {
-  if (routes_.empty() || second.routes_.empty() || !makes_chain(second, chain, 1)) return {};
-  const int64_t rows = std::min(m_max, chain->kernel->limits.m_max);
-  const kernels::MatMulChainPlan plan = plan_chain(second, 1);
-  return {.sums = {plan.splits[0] * rows * n(), plan.splits[1] * rows * second.n()},
-          .counters = kernels::chain_counters(second.k(), plan.splits[1])};
-}
-
-Result<kernels::DeviceSums> DeviceLinear::launch_chain(const DeviceLinear& second,
-                                                       const kernels::Route& chain,
-                                                       const kernels::ActivationForms& x,
-                                                       int32_t m,
-                                                       const ChainBuffers& buffers,
-                                                       device::Stream& stream) const {
-  const kernels::MatMulChainPlan plan = plan_chain(second, m);
-  kernels::DeviceMatMulChainArgs launched{
-      .first = args(x, m), .second = second.args(buffers.between, m), .counters = buffers.counters};
-  launched.first.splits = plan.splits[0];
-  launched.first.y = buffers.sums[0];
-  launched.second.splits = plan.splits[1];
-  launched.second.y = buffers.sums[1];
-  TRY(chain.launch(launched, stream));
-  return kernels::DeviceSums{.data = buffers.sums[1], .splits = plan.splits[1]};
-}
-
 bool DeviceLinear::gives_blocks(int64_t m) const {
   const kernels::KernelInfo& info = kernel(m);
-  return info.gives_fp8 && splits(info) == 1 && n() % 128 == 0;
+  return info.gives_fp8 && splits(info) == 1 && n() / groups_ % 128 == 0;
 }
 
 Result<void> DeviceLinear::launch_blocks(const kernels::ActivationForms& x,

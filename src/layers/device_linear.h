@@ -11,7 +11,6 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/kernel.h"
-#include "kernels/matmul_chain.h"
 #include "kernels/packed_weight.h"
 #include "kernels/weight_upload.h"
 
@@ -103,29 +102,6 @@ class DeviceLinear final {
                                                          int32_t m,
                                                          const std::array<float*, 2>& out,
                                                          device::Stream& stream) const;
-  // Whether a launch of `chain` takes m rows through this layer and `second`.
-  bool makes_chain(const DeviceLinear& second, const kernels::Route* chain, int64_t m) const;
-  // What a chain needs for up to m_max rows: f32 values of the sums of both, and counters; zeros
-  // where there is none.
-  struct ChainNeeds {
-    std::array<int64_t, 2> sums = {};
-    int64_t counters = 0;
-  };
-  ChainNeeds chain_needs(const DeviceLinear& second,
-                         const kernels::Route* chain,
-                         int64_t m_max) const;
-  struct ChainBuffers {
-    kernels::ActivationForms between;  // the FP8 blocks that `second` reads
-    std::array<float*, 2> sums = {};
-    int32_t* counters = nullptr;  // see kernels::DeviceMatMulChainArgs
-  };
-  // `second` of the FP8 form of what this layer gives, in one launch; makes_chain() is true.
-  Result<kernels::DeviceSums> launch_chain(const DeviceLinear& second,
-                                           const kernels::Route& chain,
-                                           const kernels::ActivationForms& x,
-                                           int32_t m,
-                                           const ChainBuffers& buffers,
-                                           device::Stream& stream) const;
   // Whether launch_blocks() may take the place of launch() for m rows.
   bool gives_blocks(int64_t m) const;
   // FP8 blocks of y for the next product.   out: n / 128 blocks of fp8_block_bytes(m)
@@ -146,7 +122,6 @@ class DeviceLinear final {
   const kernels::KernelInfo& kernel(int64_t m) const { return *route(m).kernel; }
   int32_t splits(const kernels::KernelInfo& kernel) const;
   kernels::MatMulPairPlan plan_pair(const DeviceLinear& second, int64_t m) const;
-  kernels::MatMulChainPlan plan_chain(const DeviceLinear& second, int64_t m) const;
   kernels::DeviceMatMulArgs args(const kernels::ActivationForms& x, int32_t m) const;
 
   kernels::PackedWeight weight_;  // device memory

@@ -317,6 +317,97 @@ TEST_F(Fp8MatMul, RepeatsBitForBit) {
   for (int32_t i = 0; i < 50; ++i) ASSERT_EQ(run_sums(weight, x, 4, 1, 2), first) << i;
 }
 
+// Products that quantise their results for the next one.
+using Fp8ClusterMatMul = Fp8MatMul;
+
+// Clusters of every size, odd numbers of tiles, blocks with several units, and such that go from
+// group to group.
+constexpr Case kQuantized[] = {{128, 256, 1, 1, 1},
+                               {384, 512, 2, 1, 1},
+                               {128, 768, 3, 1, 1},
+                               {128, 1024, 5, 1, 1},
+                               {256, 2048, 8, 1, 1},
+                               {1024, 512, 9, 4, 1},
+                               {640, 1280, 11, 1, 1},
+                               {1024, 1024, 16, 8, 1},
+                               {1536, 4096, 1, 1, 1},
+                               {256, 8192, 16, 1, 1},
+                               {24576, 256, 1, 1, 1},
+                               {17152, 512, 4, 2, 1},
+                               {33792, 1024, 16, 8, 1}};
+
+// Codes of few small values and one scale: sums are exact in any order.
+constexpr uint8_t kSmallCodes[] = {0x00, 0x30, 0xB0, 0x38, 0xB8, 0x3C, 0xBC, 0x40};
+quant::QuantizedWeight small_weight(int64_t n, int64_t k, uint32_t seed) {
+  quant::QuantizedWeight stored = random_fp8(n, k, seed);
+  for (std::byte& code : stored.codes) {
+    code = static_cast<std::byte>(kSmallCodes[static_cast<uint8_t>(code) % std::size(kSmallCodes)]);
+  }
+  std::fill(stored.scales.begin(), stored.scales.end(), std::byte{119});
+  return stored;
+}
+HostFp8Rows small_rows(int64_t rows, int64_t k, uint32_t seed) {
+  HostFp8Rows x = random_fp8_rows(rows, k, seed);
+  for (uint8_t& code : x.codes) code = kSmallCodes[code % std::size(kSmallCodes)];
+  std::fill(x.scales.begin(), x.scales.end(), 0x1p-6f);
+  return x;
+}
+
+HostCodes run_quantized(const DeviceWeight& weight,
+                        const HostFp8Rows& x,
+                        int32_t m,
+                        int32_t groups = 1) {
+  const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
+  const DeviceArray<uint8_t> y(static_cast<size_t>(fp8_blocks_bytes(m, weight.packed.n)));
+  launch_fp8_matmul_sm90({.x = {.fp8_blocks = bytes(blocks)},
+                          .m = m,
+                          .weight = &weight.packed,
+                          .groups = groups,
+                          .y_fp8 = bytes(y),
+                          .num_units = gpu()->info().num_units},
+                         gpu()->stream())
+      .value();
+  return from_blocks(y.to_host(), static_cast<size_t>(m));
+}
+
+TEST_F(Fp8ClusterMatMul, QuantizesTheSums) {
+  for (const Case& c : kQuantized) {
+    SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " m " << c.m);
+    const DeviceWeight weight = make_weight(small_weight(c.n, c.k, 7));
+    const HostFp8Rows x = small_rows(c.m, c.groups * c.k, 8);
+    const HostCodes expected = quantize(run_sums(weight, x, c.m, c.groups));
+    const HostCodes found = run_quantized(weight, x, c.m, c.groups);
+    EXPECT_EQ(found.scales, expected.scales);
+    EXPECT_EQ(found.codes, expected.codes);
+  }
+}
+
+// Bit for bit: a token alone and among up to 16.
+TEST_F(Fp8ClusterMatMul, ATokenDoesNotDependOnItsNeighbours) {
+  constexpr int64_t kK = 2048;
+  for (const int64_t n : {256, 8192}) {
+    const DeviceWeight weight = make_weight(random_fp8(n, kK, 9));
+    const HostFp8Rows x = random_fp8_rows(16, kK, 10);
+    const HostCodes all = run_quantized(weight, x, 16);
+    for (const int32_t m : {1, 3, 8, 11}) {
+      HostFp8Rows first = x;
+      first.codes.resize(static_cast<size_t>(m * kK));
+      first.scales.resize(static_cast<size_t>(m * kK / 128));
+      const HostCodes y = run_quantized(weight, first, m);
+      EXPECT_TRUE(std::equal(y.codes.begin(), y.codes.end(), all.codes.begin())) << m;
+      EXPECT_TRUE(std::equal(y.scales.begin(), y.scales.end(), all.scales.begin())) << m;
+    }
+  }
+}
+
+// The same result every time, with the rings and the sums' places taken many times over.
+TEST_F(Fp8ClusterMatMul, RepeatsBitForBit) {
+  const DeviceWeight weight = make_weight(random_fp8(17408, 2048, 15));
+  const HostFp8Rows x = random_fp8_rows(9, 2048, 16);
+  const HostCodes first = run_quantized(weight, x, 9);
+  for (int32_t i = 0; i < 20; ++i) ASSERT_EQ(run_quantized(weight, x, 9).codes, first.codes) << i;
+}
+
 using QuantizeSums = CudaTest;
 
 std::vector<float> random_values(size_t size, uint32_t seed) {

@@ -1,11 +1,10 @@
 // Dense products in one launch against the same products alone, bit for bit.
+#include <array>
 #include <cstring>
-#include <random>
 #include <span>
 #include <vector>
 
 #include "cuda/cuda_testing.h"
-#include "kernels/cuda/quantize/launch.h"
 #include "kernels/cuda/sm90/panel_matmul/launch.h"
 #include "kernels/kernel.h"
 #include "kernels/reference/forms.h"
@@ -130,135 +129,89 @@ struct PairCase {
   int32_t m, first_splits, second_splits, first_blocks;
 };
 
-void expect_pair(const PairCase& c, bool second_is_fp8) {
-  SCOPED_TRACE(::testing::Message() << c.first_n << " " << c.second_n << " x " << c.k << " m "
-                                    << c.m << " fp8 " << second_is_fp8);
-  const DeviceWeight first = make_fp8(c.first_n, c.k);
-  const DeviceWeight second =
-      second_is_fp8 ? make_fp8(c.second_n, c.k) : make_bf16(c.second_n, c.k);
-  const DeviceInput x(c.m, c.k, random_values(c.m * c.k, 6));
-  const int64_t sizes[] = {c.first_splits * c.m * c.first_n, c.second_splits * c.m * c.second_n};
-  const Sums y[] = {Sums(sizes[0]), Sums(sizes[1])}, alone[] = {Sums(sizes[0]), Sums(sizes[1])};
-  const auto args = [&](const Sums(&to)[2]) {
-    return DeviceMatMulPairArgs{
-        .first = args_of(first, x.forms(), c.m, c.first_splits, to[0].data()),
-        .second = args_of(second, x.forms(), c.m, c.second_splits, to[1].data()),
-        .first_blocks = c.first_blocks};
-  };
-  const DeviceMatMulPairArgs apart = args(alone);
-  launch_fp8_matmul_sm90(apart.first, gpu()->stream()).value();
-  (second_is_fp8 ? launch_fp8_matmul_sm90 : launch_bf16_terms_matmul_sm90)(apart.second,
-                                                                           gpu()->stream())
-      .value();
-  launch_matmul_pair_sm90(args(y), gpu()->stream()).value();
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_TRUE(are_equal(y[i].to_host(), alone[i].to_host())) << i;
-  }
-}
-
-TEST_F(JoinedMatMul, PairsHaveTheBitsOfTheirProducts) {
-  const PairCase cases[] = {{64, 64, 256, 1, 1, 1, 1},
-                            {384, 704, 1024, 1, 4, 4, 32},
-                            {1536, 2624, 4096, 1, 4, 16, 32},
-                            {1536, 1024, 4096, 5, 2, 4, 48},
-                            {512, 256, 4096, 8, 8, 4, 103},
-                            {1536, 2624, 4096, 16, 4, 8, 40}};
-  for (const PairCase& c : cases) {
-    expect_pair(c, false);
-    expect_pair(c, true);
-  }
-}
-
-struct ChainCase {
-  int64_t k, between, n;  // of the first product; what the second one reads, and gives
-  int32_t m, groups, first_splits, second_splits;
-};
-
-// A chain's weights and input, and launches of it.
-class Chain final {
+// Launches of a pair and of the products alone.
+class Pair final {
  public:
-  Chain(const ChainCase& c, int32_t m, const std::vector<float>& x)
+  Pair(const PairCase& c, bool second_is_fp8)
       : case_(c),
-        m_(m),
-        first_(make_fp8(c.between, c.k)),
-        second_(make_fp8(c.n, c.between)),
-        x_(m, c.groups * c.k, x),
-        between_(static_cast<size_t>(fp8_blocks_bytes(m, c.between))),
-        counters_(std::vector<int32_t>(
-            static_cast<size_t>(chain_counters(c.between, c.second_splits)), 0)) {}
+        second_is_fp8_(second_is_fp8),
+        weights_{make_fp8(c.first_n, c.k),
+                 second_is_fp8 ? make_fp8(c.second_n, c.k) : make_bf16(c.second_n, c.k)} {}
 
-  std::vector<float> joined() const {
-    const Sums first(first_size()), y(second_size());
-    launch_matmul_chain_sm90({.first = first_args(first.data()),
-                              .second = second_args(y.data()),
-                              .counters = counters_.data()},
-                             gpu()->stream())
+  // The sums of both for m rows.
+  std::array<std::vector<float>, 2> joined(int32_t m, const std::vector<float>& x) const {
+    const DeviceInput input(m, case_.k, x);
+    const std::array y = {Sums(size(0, m)), Sums(size(1, m))};
+    launch_matmul_pair_sm90({.first = args(0, input, m, y[0]),
+                             .second = args(1, input, m, y[1]),
+                             .first_blocks = case_.first_blocks},
+                            gpu()->stream())
         .value();
-    for (const int32_t counter : counters_.to_host()) EXPECT_EQ(counter, 0);
+    return {y[0].to_host(), y[1].to_host()};
+  }
+  // The sums of one of them.
+  std::vector<float> alone(size_t i, int32_t m, const std::vector<float>& x) const {
+    const DeviceInput input(m, case_.k, x);
+    const Sums y(size(i, m));
+    (is_fp8(i) ? launch_fp8_matmul_sm90 : launch_bf16_terms_matmul_sm90)(args(i, input, m, y),
+                                                                         gpu()->stream())
+        .value();
     return y.to_host();
   }
-  std::vector<float> apart() const {
-    const Sums first(first_size()), y(second_size());
-    launch_fp8_matmul_sm90(first_args(first.data()), gpu()->stream()).value();
-    launch_quantize_sums({.sums = first.data(),
-                          .splits = case_.first_splits,
-                          .m = m_,
-                          .n = case_.between,
-                          .y = between_.data()},
-                         gpu()->stream())
-        .value();
-    launch_fp8_matmul_sm90(second_args(y.data()), gpu()->stream()).value();
-    return y.to_host();
-  }
+  bool is_fp8(size_t i) const { return i == 0 || second_is_fp8_; }
+  int64_t n(size_t i) const { return weights_[i].packed.n; }
+  int32_t splits(size_t i) const { return i == 0 ? case_.first_splits : case_.second_splits; }
 
  private:
-  int64_t first_size() const { return case_.first_splits * m_ * case_.between; }
-  int64_t second_size() const { return case_.second_splits * m_ * case_.n; }
-  DeviceMatMulArgs first_args(float* y) const {
-    return args_of(first_, x_.forms(), m_, case_.first_splits, y, case_.groups);
-  }
-  DeviceMatMulArgs second_args(float* y) const {
-    return args_of(second_, {.fp8_blocks = between_.data()}, m_, case_.second_splits, y);
+  int64_t size(size_t i, int32_t m) const { return splits(i) * m * n(i); }
+  DeviceMatMulArgs args(size_t i, const DeviceInput& x, int32_t m, const Sums& y) const {
+    return args_of(weights_[i], x.forms(), m, splits(i), y.data());
   }
 
-  const ChainCase& case_;
-  int32_t m_;
-  DeviceWeight first_, second_;
-  DeviceInput x_;
-  DeviceArray<std::byte> between_;
-  DeviceArray<int32_t> counters_;
+  const PairCase& case_;
+  bool second_is_fp8_;
+  std::array<DeviceWeight, 2> weights_;
 };
 
-constexpr ChainCase kFewOutputs = {256, 512, 64, 3, 1, 1, 2};
+constexpr PairCase kPairCases[] = {{64, 64, 512, 1, 2, 2, 1},
+                                   {384, 704, 1024, 1, 4, 4, 32},
+                                   {1536, 2624, 4096, 1, 4, 16, 32},
+                                   {1536, 1024, 4096, 5, 2, 4, 48},
+                                   {512, 256, 4096, 8, 8, 4, 103},
+                                   {1536, 2624, 4096, 16, 4, 8, 40}};
 
-TEST_F(JoinedMatMul, ChainsHaveTheBitsOfTheirProducts) {
-  const ChainCase cases[] = {{256, 256, 64, 1, 1, 1, 1},
-                             kFewOutputs,
-                             {1024, 512, 192, 8, 2, 2, 1},
-                             {1024, 1024, 320, 7, 1, 2, 4},
-                             {4096, 8192, 4096, 1, 8, 2, 4},
-                             {4096, 8192, 4096, 8, 8, 1, 2}};
-  for (const ChainCase& c : cases) {
-    SCOPED_TRACE(::testing::Message() << c.k << " " << c.between << " " << c.n << " m " << c.m);
-    const Chain chain(c, c.m, random_values(c.m * c.groups * c.k, 6));
-    const std::vector<float> expected = chain.apart();
-    for (int i = 0; i < 8; ++i) EXPECT_TRUE(are_equal(chain.joined(), expected)) << i;
+TEST_F(JoinedMatMul, PairsHaveTheBitsOfTheirProducts) {
+  for (const PairCase& c : kPairCases) {
+    for (const bool second_is_fp8 : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << c.first_n << " " << c.second_n << " x " << c.k << " m "
+                                        << c.m << " fp8 " << second_is_fp8);
+      const Pair pair(c, second_is_fp8);
+      const std::vector<float> x = random_values(c.m * c.k, 6);
+      const auto joined = pair.joined(c.m, x);
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(are_equal(joined[i], pair.alone(i, c.m, x))) << i;
+      }
+    }
   }
 }
 
-TEST_F(JoinedMatMul, ARowOfAChainDoesNotDependOnItsNeighbours) {
-  constexpr int32_t kRows = 8;
-  const ChainCase& c = kFewOutputs;
+// Bit for bit: a row alone and among 16.
+TEST_F(JoinedMatMul, ARowOfAPairDoesNotDependOnItsNeighbours) {
+  constexpr int32_t kRows = 16;
+  const PairCase& c = kPairCases[1];
+  const Pair pair(c, true);
   const std::vector<float> x = random_values(kRows * c.k, 6);
-  const std::vector<float> all = Chain(c, kRows, x).joined();
+  const auto all = pair.joined(kRows, x);
   for (int64_t t = 0; t < kRows; ++t) {
-    const std::vector<float> own =
-        Chain(c, 1, {x.begin() + t * c.k, x.begin() + (t + 1) * c.k}).joined();
-    for (int64_t split = 0; split < c.second_splits; ++split) {
-      EXPECT_TRUE(std::equal(own.begin() + split * c.n,
-                             own.begin() + (split + 1) * c.n,
-                             all.begin() + (split * kRows + t) * c.n))
-          << t;
+    const auto own = pair.joined(1, {x.begin() + t * c.k, x.begin() + (t + 1) * c.k});
+    for (size_t i = 0; i < 2; ++i) {
+      const int64_t n = pair.n(i);
+      for (int64_t split = 0; split < pair.splits(i); ++split) {
+        EXPECT_TRUE(std::equal(own[i].begin() + split * n,
+                               own[i].begin() + (split + 1) * n,
+                               all[i].begin() + (split * kRows + t) * n))
+            << t;
+      }
     }
   }
 }

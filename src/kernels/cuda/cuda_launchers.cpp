@@ -38,7 +38,6 @@ constexpr NamedLaunch kLaunchers[] = {
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode", &launch_fp8_matmul_sm90},
     {"matmul.bf16.f32.sm_90.tensor_core.decode", &launch_bf16_terms_matmul_sm90},
     {"matmul_pair.sm_90.tensor_core", &launch_matmul_pair_sm90},
-    {"matmul_chain.sm_90.tensor_core", &launch_matmul_chain_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.batch", &launch_fp8_batch_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.chunk", &launch_fp8_prefill_matmul_sm90},
     {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.prefill", &launch_fp8_prefill_matmul_sm90},

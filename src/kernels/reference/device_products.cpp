@@ -27,8 +27,6 @@ using reference::write_forms;
 // Tokens up to which some emulated dense products have a kernel of their own, that reads blocks or
 // terms and splits k: as the fast ones of real GPUs do.
 constexpr int64_t kMaxDecodeTokens = 16;
-// Of chains of products: fewer, so that steps come both ways.
-constexpr int64_t kMaxChainTokens = 8;
 
 float dot(std::span<const float> w, std::span<const float> x) {
   double sum = 0;
@@ -104,7 +102,7 @@ Result<void> matmul(const DeviceMatMulArgs& args, device::Stream& stream) {
   return {};
 }
 
-// A product of a pair or chain: FP8 weights or BF16 ones.
+// A product of a pair: FP8 weights or BF16 ones.
 Result<void> matmul_part(const DeviceMatMulArgs& args, device::Stream& stream) {
   return args.weight->format == Format::kBf16 ? matmul<ActivationForm::kBf16Terms>(args, stream)
                                               : matmul<ActivationForm::kFp8Blocks>(args, stream);
@@ -138,18 +136,6 @@ float activate(float gate, float up, float limit) {
     up = std::clamp(up, -limit, limit);
   }
   return static_cast<float>(static_cast<double>(gate) / (1 + std::exp(-double{gate})) * up);
-}
-
-Result<void> matmul_chain(const DeviceMatMulChainArgs& args, device::Stream& stream) {
-  TRY(matmul_part(args.first, stream));
-  const DeviceSums sums{.data = args.first.y, .splits = args.first.splits};
-  for (int64_t t = 0; t < args.first.m; ++t) {
-    write_forms({.fp8_blocks = args.second.x.fp8_blocks},
-                args.first.m,
-                t,
-                reference::sum_row(sums, args.first.m, args.first.weight->n, t));
-  }
-  return matmul_part(args.second, stream);
 }
 
 // One pair through one expert.   out: [n]
@@ -439,10 +425,6 @@ class ProductTable final {
     pair.limits = {.m_max = kMaxDecodeTokens};
     pair.pair = {kFp8, kBf16};
     rows_.push_back(pair);
-    KernelInfo chain = emulated("matmul_chain.emulated.scalar", Op::kMatMulChain, &matmul_chain);
-    chain.limits = {.m_max = kMaxChainTokens};
-    chain.pair = {kFp8, kFp8};
-    rows_.push_back(chain);
   }
   std::span<const KernelInfo> rows() const { return rows_; }
 

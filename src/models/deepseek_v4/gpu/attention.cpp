@@ -331,18 +331,6 @@ Result<DeviceSums> project_output(const Pass& pass,
   const Workspace& ws = pass.ws;
   const int32_t m = rows.m();
   const RoundedRows rounded{.x = ws.z, .form = weights.wo_b.form(m), .width = weights.wo_a.n()};
-  if (weights.wo_a.makes_chain(weights.wo_b, pass.ops.chain(), m)) {
-    TRY_ASSIGN(const DeviceSums y,
-               weights.wo_a.launch_chain(
-                   weights.wo_b,
-                   *pass.ops.chain(),
-                   ws.heads,
-                   m,
-                   {.between = ws.z, .sums = {ws.z_sums, ws.y}, .counters = ws.chain_counters},
-                   pass.stream()));
-    TRY(record_roundings(pass, layer, RoundedInput::kOutput, rows, rounded));
-    return y;
-  }
   FormSet z_forms;
   z_forms.add(weights.wo_b.form(m));
   if (weights.wo_a.gives_blocks(m) && z_forms.has(ActivationForm::kFp8Blocks)) {

@@ -73,8 +73,6 @@ Result<Ops> route_ops(const Config& config,
   }
   auto pair = kernels::route({.op = kernels::Op::kMatMulPair, .m_max = 1}, device, routing);
   if (pair.ok()) ops.matmul_pair = std::move(pair).value();
-  auto chain = kernels::route({.op = kernels::Op::kMatMulChain, .m_max = 1}, device, routing);
-  if (chain.ok()) ops.matmul_chain = std::move(chain).value();
   auto turn = kernels::route({.op = kernels::Op::kStreamTurn,
                               .activation = kernels::Activation::kBf16,
                               .m_max = 1,

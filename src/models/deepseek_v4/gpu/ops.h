@@ -31,14 +31,11 @@ struct Ops {
   kernels::Route rms_norm;
   kernels::Route join_mtp;
   kernels::Route sample;
-  // Several products of few rows in one launch.
-  std::optional<kernels::Route> matmul_pair;
-  std::optional<kernels::Route> matmul_chain;
+  std::optional<kernels::Route> matmul_pair;  // two products of few rows in one launch
   std::optional<kernels::Route> stream_turn;  // update and mix of few rows in one launch
 
   // Null where there is none.
   const kernels::Route* pair() const { return matmul_pair ? &*matmul_pair : nullptr; }
-  const kernels::Route* chain() const { return matmul_chain ? &*matmul_chain : nullptr; }
   // The update and the mix of m rows; null where they are two launches.
   const kernels::Route* turn(int32_t m) const;
 };

@@ -79,7 +79,6 @@ struct Workspace::Needs {
   int64_t qr_kv = 0, projections = 0, q = 0, index_q = 0, z_sums = 0, y = 0;
   int64_t router = 0, shared_w13 = 0, shared_y = 0, logits = 0, mtp_e = 0, mtp_h = 0;
   int64_t slot_rows = 1;  // pairs per slot, at most
-  int64_t counters = 0;   // of chains
 
   static Needs of(const Config& config,
                   const Weights& weights,
@@ -121,11 +120,6 @@ struct Workspace::Needs {
     add_pair_sums({&q, &index_q}, weights.wq_b, weights.index_wq_b, pair, rows);
     add_sums(z_sums, weights.wo_a, rows);
     add_sums(y, weights.wo_b, rows);
-    const DeviceLinear::ChainNeeds chain =
-        weights.wo_a.chain_needs(weights.wo_b, ops.chain(), rows);
-    z_sums = std::max(z_sums, chain.sums[0]);
-    y = std::max(y, chain.sums[1]);
-    counters = std::max(counters, chain.counters);
   }
   void add(const MoeWeights& weights, const Ops& ops, int64_t rows) {
     x.add(weights.gate, rows);
@@ -254,8 +248,7 @@ void Workspace::lay_out(const Config& config,
   x = arena.forms(needs.x, rows, width);
   expert_counters = arena.take<int32_t>(config.num_experts_per_tok + 1);  // devices give zeros
   slot_arrivals = arena.take<int32_t>(1);
-  select_counters = arena.take<int32_t>(rows);           // devices give zeros
-  chain_counters = arena.take<int32_t>(needs.counters);  // likewise
+  select_counters = arena.take<int32_t>(rows);  // devices give zeros
 
   const int64_t logit_rows = head_rows(options);
   hidden = arena.forms(needs.hidden, logit_rows, width);

@@ -47,7 +47,6 @@ struct Workspace {
   int32_t* expert_counters = nullptr;  // [k + 1] of kernels::DeviceDownProduct
   int32_t* slot_arrivals = nullptr;    // [1] of kernels::DeviceSelectExpertsArgs
   int32_t* select_counters = nullptr;  // [T] of kernels::DeviceSelection
-  int32_t* chain_counters = nullptr;   // of kernels::DeviceMatMulChainArgs
 
   // Attention. Shares memory with the experts.
   float* qr_kv = nullptr;             // sums of q_lora_rank + d

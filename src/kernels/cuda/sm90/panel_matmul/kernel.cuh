@@ -1,5 +1,7 @@
-// The dense products of sm_90a for few tokens, of FP8 weights with activations in FP8 and of BF16
-// weights with activations in f32. Design and measurements: spec "h200-facts" 1, 2 and 6.
+// Dense products of sm_90a for few tokens whose parts of k, if any, stay apart: of FP8 weights with
+// activations in FP8, of BF16 weights with activations in f32, and two of the same tokens in one
+// launch. FP8 products that quantise their results: cluster_kernel.cuh. Design and measurements:
+// spec "h200-facts" 1, 2 and 6.
 //
 // Weights are the M operand, tokens the N operand. A block owns a contiguous range of items, an
 // item being a panel of 64 rows by a range of k, and keeps tiles of 64 rows by 128 bytes (128 k in
@@ -14,7 +16,7 @@
 // one token needs its own bytes and no padding. Two blocks fit on a multiprocessor, which lets the
 // next launch fill its ring while this one ends.
 //
-// Two products of the same tokens can share a launch, each with blocks of its own.
+// Products that share a launch have blocks of their own.
 //
 // Bytes: n k (BF16: 2 n k), plus k m (6 k m) per panel from the cache. FLOPs: 2 m n k.
 #pragma once
@@ -68,31 +70,21 @@ struct PanelMatMulMemory {
   }
 };
 
-// Panels from one on, and parts of k, in the order of items: an item is a panel by a part.
-struct PanelPart {
-  int first_panel;
-  int first_split;
-  int num_splits;
-};
-__host__ __device__ constexpr PanelPart whole_product(const PanelMatMulParams& params) {
-  return {.first_panel = 0, .first_split = 0, .num_splits = params.splits};
-}
+// An item: a panel by a part of k.
 struct PanelItem {
   int panel;
   int split;
 };
-__device__ __forceinline__ PanelItem panel_item(const PanelPart& part, int item) {
-  const int panel = item / part.num_splits;
-  return {part.first_panel + panel, part.first_split + item - panel * part.num_splits};
-}
-
-// What a block does of a product.
+// What a block does of a product: consecutive items.
 struct PanelWork {
-  PanelPart part;
-  int begin;  // of its items
+  int splits;
+  int begin;
   int end;
 
-  __device__ __forceinline__ PanelItem item(int i) const { return panel_item(part, i); }
+  __device__ __forceinline__ PanelItem item(int i) const {
+    const int panel = i / splits;
+    return {panel, i - panel * splits};
+  }
 };
 // An equal share for this block.
 __device__ __forceinline__ PanelWork panel_work_of_block(const PanelMatMulParams& params) {
@@ -101,7 +93,7 @@ __device__ __forceinline__ PanelWork panel_work_of_block(const PanelMatMulParams
     return static_cast<int>(static_cast<long long>(items) * block / params.num_blocks);
   };
   const int block = static_cast<int>(blockIdx.x) - params.first_block;
-  return {whole_product(params), share(block), share(block + 1)};
+  return {params.splits, share(block), share(block + 1)};
 }
 
 // A place in the ring and the parity of its current round.
@@ -154,13 +146,10 @@ __device__ __forceinline__ void copy_panel_weights(const PanelMatMulParams& para
 }
 
 // Copies the activations beside them. One thread.
-//   wait(item): until those of the item are there
-template <class Wait>
 __device__ __forceinline__ void copy_panel_activations(const PanelMatMulParams& params,
                                                        const PanelWork& work,
                                                        const PanelStages& stages,
-                                                       PanelRingPlace& place,
-                                                       const Wait& wait) {
+                                                       PanelRingPlace& place) {
   const uint64_t again = evict_last_policy();
   const int item_tiles = params.tiles / params.splits;
   for (int i = work.begin; i < work.end; ++i) {
@@ -168,7 +157,6 @@ __device__ __forceinline__ void copy_panel_activations(const PanelMatMulParams& 
     const int group = item.panel / (params.panels / params.groups);
     const int first = group * params.tiles + item.split * item_tiles;
     const uint8_t* source = params.x + static_cast<size_t>(first) * params.block_bytes;
-    wait(item);
     for (int tile = 0; tile < item_tiles; ++tile, source += params.block_bytes) {
       const uint32_t full = stages.take(place);
       bulk_copy_to_shared(stages.ring + place.slot * stages.stage_bytes + kPanelTileBytes,
@@ -307,7 +295,7 @@ __device__ __forceinline__ void multiply_panel_item(const PanelRing& ring,
   }
 }
 
-// What the consumers carry from item to item, also between products.
+// What the consumers carry from item to item.
 struct PanelConsumer {
   PanelRing ring;
   PanelRingPlace place;
@@ -343,13 +331,11 @@ __device__ __forceinline__ bool join_halves(const PanelConsumer& consumer,
   return true;
 }
 
-// Multiplies some items and writes their sums. The consumers.
-//   finish(item): of the warpgroup that has written the item
-template <int kColumns, PanelMath kMath, class Finish>
+// Multiplies the block's items and writes their sums. The consumers.
+template <int kColumns, PanelMath kMath>
 __device__ __forceinline__ void multiply_panel_items(const PanelMatMulParams& params,
                                                      const PanelWork& work,
-                                                     PanelConsumer& consumer,
-                                                     const Finish& finish) {
+                                                     PanelConsumer& consumer) {
   constexpr bool kHasScales = kMath == PanelMath::kFp8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int own_tiles = params.tiles / params.splits / kPanelWarpgroups;
@@ -367,7 +353,6 @@ __device__ __forceinline__ void multiply_panel_items(const PanelMatMulParams& pa
       const PanelItem item = work.item(i);
       const int row = item.panel * 64 + warp % 4 * 16 + lane / 4;
       store_panel_sums<kColumns>(params, acc, {item.panel, 0, item.split}, row);
-      finish(item);
     }
     ++consumer.round;
   }
@@ -441,12 +426,12 @@ __device__ __forceinline__ void multiply_panels(const PanelMatMulParams& params)
       copy_panel_weights(params, own, stages, place);
     } else {
       wait_for_predecessors();
-      copy_panel_activations(params, own, stages, place, [](const PanelItem&) {});
+      copy_panel_activations(params, own, stages, place);
     }
     return;
   }
   PanelConsumer consumer = make_panel_consumer(stages, memory, params.m);
-  multiply_panel_items<kColumns, kMath>(params, own, consumer, [](const PanelItem&) {});
+  multiply_panel_items<kColumns, kMath>(params, own, consumer);
 }
 
 template <int kColumns, PanelMath kMath>
