@@ -145,15 +145,15 @@ Result<Step> make_step(device::Device& device, int32_t tokens, int32_t rows, uin
   step.h_scales = reinterpret_cast<float*>(take(pairs * kIntermediate / 128 * 4));
   step.y = reinterpret_cast<float*>(take(pairs * kHidden * 4));
   step.out = reinterpret_cast<float*>(take(tokens * kHidden * 4));
-  step.counters = reinterpret_cast<int32_t*>(take((kChoices + 1) * 4));
+  step.counters = reinterpret_cast<int32_t*>(take((kMaxRowSlots + 1) * 4));
   step.slots = {.rows = rows,
                 .count = step.count,
                 .experts = rows == kOneSlotRow ? step.ids : step.experts,
                 .pairs = step.pairs,
                 .max_slots = most};
   device::Stream& stream = device.stream();
-  const std::vector<int32_t> zeros(kChoices + 1);
-  TRY(device::copy_to_device(step.counters, zeros.data(), (kChoices + 1) * 4, stream));
+  const std::vector<int32_t> zeros(kMaxRowSlots + 1);
+  TRY(device::copy_to_device(step.counters, zeros.data(), (kMaxRowSlots + 1) * 4, stream));
   TRY(device::copy_to_device(step.ids, ids.data(), pairs * 4, stream));
   TRY(device::copy_to_device(
       step.x_codes, codes.data(), static_cast<int64_t>(codes.size()), stream));
@@ -264,7 +264,8 @@ struct Shape {
   int32_t tokens, rows, count;
 };
 constexpr Shape kShapes[] = {{1, 1, 24},
-                             {4, 8, 6},
+                             {2, 1, 12},
+                             {4, 1, 6},
                              {16, 8, 6},
                              {64, 8, 6},
                              {256, 16, 6},

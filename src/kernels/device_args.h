@@ -255,6 +255,8 @@ struct DeviceSelectExpertsArgs {
 
 inline constexpr int32_t kBesideSplits = 2;  // of DeviceGroupedMatMulArgs::beside
 
+inline constexpr int32_t kMaxRowSlots = 32;  // of one row, of a launch
+
 // What a product of gate and up rows may go on with in the same launch, where the record says so
 // (KernelInfo::joins_down): y of it, in the x_form of the record, through the experts' second
 // weight.

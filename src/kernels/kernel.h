@@ -302,7 +302,8 @@ MatMulPairPlan plan_matmul_pair(const std::array<const KernelInfo*, 2>& kernels,
                                 const std::array<const PackedWeight*, 2>& weights,
                                 int32_t num_units);
 
-// Pairs per slot for `num_pairs` choices of `num_experts`; 1 only for the choices of one token.
+// Pairs per slot for `num_pairs` choices of `num_experts`; 1 only for the choices of one token, and
+// of few where the kernel makes both products in one launch (KernelInfo::joins_down).
 int32_t choose_slot_rows(const KernelInfo& kernel,
                          int64_t num_tokens,
                          int32_t choices,

@@ -368,12 +368,15 @@ int32_t choose_slot_rows(const KernelInfo& kernel,
                          int32_t choices,
                          int32_t num_experts) {
   // If experts are chosen alike, few have more than the mean and two standard deviations: those
-  // take a second slot.
-  const int64_t mean = ceil_div(num_tokens * choices, int64_t{num_experts});
+  // take a second slot. Of few tokens only one pair in twenty shares its expert with another: it
+  // costs less to read that twice than to make slots, where one launch makes both products.
+  const int64_t num_pairs = num_tokens * choices, mean = ceil_div(num_pairs, int64_t{num_experts});
+  const bool are_few =
+      kernel.joins_down && num_pairs <= kMaxRowSlots && num_pairs <= num_experts / 10;
   int32_t chosen = 0;
   for (const int32_t rows : kernel.slot_rows) {
     if (rows == 0) break;
-    if (rows == 1 && num_tokens > 1) continue;
+    if (rows == 1 && num_tokens > 1 && !are_few) continue;
     chosen = rows;
     const int64_t more = rows - mean;
     if (rows == 1 || (more >= 0 && more * more >= 4 * mean)) break;

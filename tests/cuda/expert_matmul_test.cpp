@@ -482,6 +482,7 @@ struct Joined {
 Joined run_apart(const Experts& up,
                  const Experts& down,
                  const HostFp8Rows& x,
+                 int32_t choices,
                  const std::vector<int32_t>& ids,
                  const float* pair_weights) {
   const Slots slots = up.weight.format == Format::kMxfp4
@@ -493,7 +494,7 @@ Joined run_apart(const Experts& up,
   const DeviceArray<uint16_t> activated(ids.size() * static_cast<size_t>(down.k));
   launch_expert_matmul_sm90(
       {.x = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()},
-       .pairs_per_row = num_pairs,
+       .pairs_per_row = choices,
        .weight = &up.weight,
        .slots = slots.view,
        .swiglu = true,
@@ -518,9 +519,9 @@ Joined run_apart(const Experts& up,
   return {.activated = activated.to_host(), .y = run_plain(down, rows, slots, ids.size(), 1)};
 }
 
-// Again and again with other choices: the counters end as they began.
-TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
-  constexpr int32_t kExperts = 4, kChoices = 3;
+// Again and again with other choices, at last of several tokens: the counters end as they began.
+TEST_F(ExpertMatMul, JoinsBothProductsBitForBit) {
+  constexpr int32_t kExperts = 4, kChoices = 3, kTokens = 5;
   struct Shape {
     int64_t hidden, intermediate;
   };
@@ -532,16 +533,19 @@ TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
           make_experts(kExperts, 2 * intermediate, hidden, PanelOrder::kGateUp, 4, format);
       const Experts down =
           make_experts(kExperts, hidden, intermediate, PanelOrder::kNatural, 4, format);
-      const HostFp8Rows x = random_fp8_rows(1, hidden, 8);
+      const HostFp8Rows x = random_fp8_rows(kTokens, hidden, 8);
       const DeviceArray<uint8_t> codes(x.codes);
       const DeviceArray<float> scales(x.scales);
-      const DeviceArray<float> weights(std::vector<float>{0.5f, 0.25f, 2});
-      const DeviceArray<int32_t> counters(std::vector<int32_t>(kChoices + 1, 0));
+      std::vector<float> pair_weights(kTokens * kChoices);
+      std::iota(pair_weights.begin(), pair_weights.end(), 0.25f);
+      const DeviceArray<float> weights(pair_weights);
+      const std::vector<int32_t> zeros(kTokens * kChoices + 1, 0);
+      const DeviceArray<int32_t> counters(zeros);
       for (uint32_t step = 0; step < 5; ++step) {
-        std::vector<int32_t> ids = random_choices(1, kChoices, kExperts, step);
+        std::vector<int32_t> ids = random_choices(step < 4 ? 1 : kTokens, kChoices, kExperts, step);
         if (step == 2) ids[1] = -1;
         if (step == 3) ids.assign(kChoices, -1);
-        const Joined expected = run_apart(up, down, x, ids, weights.data());
+        const Joined expected = run_apart(up, down, x, kChoices, ids, weights.data());
         const DeviceArray<uint16_t> activated(expected.activated.size());
         const DeviceArray<float> y(expected.y.size());
         const Slots slots = one_row_slots(ids);
@@ -558,7 +562,7 @@ TEST_F(ExpertMatMul, JoinsBothProductsOfATokenBitForBit) {
              .num_units = step == 1 ? 1 : gpu()->info().num_units},
             gpu()->stream())
             .value();
-        EXPECT_EQ(counters.to_host(), std::vector<int32_t>(kChoices + 1, 0)) << step;
+        EXPECT_EQ(counters.to_host(), zeros) << step;
         const std::vector<float> found = y.to_host();
         const std::vector<uint16_t> found_rows = activated.to_host();
         for (size_t pair = 0; pair < ids.size(); ++pair) {

@@ -318,6 +318,9 @@ TEST_F(EmulatedGpu, SlotsHoldMorePairsThanTheMeanOfAnExpert) {
   const KernelInfo& kernel =
       *route_by(Op::kGroupedMatMul, Format::kMxfp4, Activation::kFp8, 1, 64, 128).kernel;
   EXPECT_EQ(choose_slot_rows(kernel, 1, 6, 256), 1);
+  EXPECT_EQ(choose_slot_rows(kernel, 4, 6, 256), 1);
+  EXPECT_EQ(choose_slot_rows(kernel, 5, 6, 256), 8);
+  EXPECT_EQ(choose_slot_rows(kernel, 2, 2, 8), 8);
   EXPECT_EQ(choose_slot_rows(kernel, 16, 6, 256), 8);
   EXPECT_EQ(choose_slot_rows(kernel, 256, 6, 256), 32);
   EXPECT_EQ(choose_slot_rows(kernel, 8192, 6, 256), 32);

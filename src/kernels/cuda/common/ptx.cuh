@@ -112,6 +112,18 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
+// Whether the phase of the given parity has ended.
+__device__ __forceinline__ bool barrier_has_ended(uint32_t barrier, uint32_t parity) {
+  uint32_t has_ended;
+  asm volatile(
+      "{\n\t.reg .pred done;\n\t"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+      "selp.b32 %0, 1, 0, done;\n\t}"
+      : "=r"(has_ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return has_ended != 0;
+}
 // Barrier among `num_threads` threads of the block; id 0 is __syncthreads().
 __device__ __forceinline__ void named_barrier_sync(int32_t id, int32_t num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");

@@ -64,7 +64,7 @@ kernels::DeviceMakeSlotsArgs slot_args(const Pass& pass,
           .pairs = list.pairs,
           .is_dependent = true};
 }
-// The same as products take them. One token's choices are slots as they are.
+// The same as products take them. In slots of one row choices are slots as they are.
 kernels::ExpertSlots slots_of(const kernels::DeviceMakeSlotsArgs& args) {
   if (args.rows == 1) {
     return {.rows = 1, .experts = args.ids, .max_slots = args.num_pairs};
@@ -86,24 +86,25 @@ kernels::DeviceGroupedMatMulArgs up_args(const Pass& pass, const kernels::Expert
           .y = pass.ws.activated.bf16};
 }
 
-// One token's rows through the experts of `choice` into ws.pairs, already weighted, and the shared
-// expert's second product: all in one launch, or without the choice.
-Result<DeviceSums> run_token(const Pass& pass,
-                             const MoeWeights& weights,
-                             const kernels::ExpertSlots& slots,
-                             const kernels::DeviceSelectExpertsArgs* choice) {
+// Rows of all choices through their experts into ws.pairs, already weighted, in one launch, and the
+// shared expert's second product: in the same one if that makes the choice, which is one token's.
+Result<DeviceSums> run_joined(const Pass& pass,
+                              const MoeWeights& weights,
+                              int32_t m,
+                              const kernels::ExpertSlots& slots,
+                              const kernels::DeviceSelectExpertsArgs* choice) {
   const Workspace& ws = pass.ws;
   kernels::DeviceGroupedMatMulArgs args = up_args(pass, slots);
   args.down = {.weight = &weights.w2.weight(), .y = ws.pairs, .counters = ws.expert_counters};
   DeviceSums shared;
   if (choice != nullptr) {
     args.choice = *choice;
-    args.beside = weights.shared_w2.product(ws.shared, 1, ws.shared_y);
+    args.beside = weights.shared_w2.product(ws.shared, m, ws.shared_y);
     shared = {.data = ws.shared_y, .splits = args.beside.splits};
   } else {
-    TRY_ASSIGN(shared, weights.shared_w2.launch(ws.shared, 1, ws.shared_y, pass.stream()));
+    TRY_ASSIGN(shared, weights.shared_w2.launch(ws.shared, m, ws.shared_y, pass.stream()));
   }
-  TRY(weights.w13.launch(args, 1, pass.stream()));
+  TRY(weights.w13.launch(args, m, pass.stream()));
   return shared;
 }
 
@@ -189,11 +190,11 @@ Result<DeviceSums> run_experts(const Pass& pass,
     choice.slots = up;
     choice.arrivals = pass.ws.slot_arrivals;
   }
-  const bool is_token = weights.w13.joins(weights.w2, m, up_rows) && !pass.records_roundings();
+  const bool is_joined = weights.w13.joins(weights.w2, m, up_rows) && !pass.records_roundings();
   const bool chooses =
-      is_token && !pass.has_decisions() && weights.w13.takes_beside(weights.shared_w2, m);
+      is_joined && !pass.has_decisions() && weights.w13.takes_beside(weights.shared_w2, m);
   if (!chooses) TRY(choose_experts(pass, choice, layer, rows));
-  if (is_token) return run_token(pass, weights, slots_of(up), chooses ? &choice : nullptr);
+  if (is_joined) return run_joined(pass, weights, m, slots_of(up), chooses ? &choice : nullptr);
   if (up_rows > 1 && !makes_slots) TRY(pass.ops.make_slots.launch(up, pass.stream()));
   kernels::DeviceMakeSlotsArgs down = up;
   if (down_rows != up_rows) {

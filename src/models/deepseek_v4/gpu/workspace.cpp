@@ -246,7 +246,7 @@ void Workspace::lay_out(const Config& config,
   post = arena.take<float>(rows * mult);
   comb = arena.take<float>(rows * mult * mult);
   x = arena.forms(needs.x, rows, width);
-  expert_counters = arena.take<int32_t>(config.num_experts_per_tok + 1);  // devices give zeros
+  expert_counters = arena.take<int32_t>(kernels::kMaxRowSlots + 1);  // devices give zeros
   slot_arrivals = arena.take<int32_t>(1);
   select_counters = arena.take<int32_t>(rows);  // devices give zeros
 

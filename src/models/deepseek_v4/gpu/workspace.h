@@ -44,7 +44,7 @@ struct Workspace {
   float* post = nullptr;               // [T, M]
   float* comb = nullptr;               // [T, M * M]
   kernels::ActivationForms x;          // [T, D]
-  int32_t* expert_counters = nullptr;  // [k + 1] of kernels::DeviceDownProduct
+  int32_t* expert_counters = nullptr;  // [kMaxRowSlots + 1] of kernels::DeviceDownProduct
   int32_t* slot_arrivals = nullptr;    // [1] of kernels::DeviceSelectExpertsArgs
   int32_t* select_counters = nullptr;  // [T] of kernels::DeviceSelection
 

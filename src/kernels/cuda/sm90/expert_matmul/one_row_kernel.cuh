@@ -1,6 +1,7 @@
-// The expert product of sm_90a for one token, whose experts are all different: every slot is one
-// row. With DeviceGroupedMatMulArgs::down both products of the experts are one launch, which may
-// begin with the choice of the experts and the shared expert's second product (beside.cuh).
+// The expert product of sm_90a in slots of one row: for one token, whose experts are all different,
+// or for a few, of which some share an expert and read it twice. With DeviceGroupedMatMulArgs::down
+// both products of the experts are one launch, which may begin with the choice of the experts and
+// the shared expert's second product (beside.cuh).
 //
 // A unit is a panel of a slot. A block takes every gridDim-th of the units of the product beside,
 // then of the first product's, then of the second's, so that all blocks work on the same few slots
@@ -38,7 +39,7 @@
 
 namespace nibble::kernels::cuda {
 
-inline constexpr int kMaxRowSlots = 32;  // lanes of a warp, which hold the slots' experts
+static_assert(kMaxRowSlots <= 32);  // lanes of a warp, which hold the slots' experts
 
 struct OneRowParams {
   ExpertMatMulParams products[2];
@@ -184,7 +185,6 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
   int slot = 0;
   uint32_t parity = 1;
   const auto produce = [&](const uint8_t* source, int num_bytes) {
-    barrier_wait(empty + 8 * slot, parity);
     barrier_arrive_expect(full + 8 * slot, num_bytes);
     bulk_copy_to_shared(ring + slot * kStageBytes, source, num_bytes, full + 8 * slot, policy);
     if (++slot == num_ring_slots) {
@@ -199,22 +199,33 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
     const int tile = unit.panel * params.beside.tiles + unit.first_tile(params.beside, group);
     const uint8_t* source = params.beside.weights + static_cast<size_t>(tile) * kBesideTileBytes;
     for (int i = 0; i < beside_tiles_of_group(params.beside); ++i) {
+      barrier_wait(empty + 8 * slot, parity);
       produce(source + i * kBesideGroups * kBesideTileBytes, kBesideTileBytes);
     }
   }
   barrier_wait(shared_address(&shared.chosen), 0);
-  while (units.has_next()) {
-    const Unit unit = take_unit(units);
-    const int expert = shared.experts[unit.slot];
-    if (expert < 0) continue;
-    const ExpertMatMulParams& product = params.products[unit.product];
-    const int stages = product.k / kStageK, begin = part_begin(stages, group);
-    const int count = part_begin(stages, group + 1) - begin;
-    const uint8_t* source =
-        product.weights +
-        ((static_cast<size_t>(expert) * (product.n / 64) + unit.panel) * stages + begin) *
-            kStageBytes;
-    for (int stage = 0; stage < count; ++stage) produce(source + stage * kStageBytes, kStageBytes);
+  const uint8_t* source = nullptr;
+  int left = 0;  // stages of the unit
+  const auto next_unit = [&] {
+    while (left == 0 && units.has_next()) {
+      const Unit unit = take_unit(units);
+      const int expert = shared.experts[unit.slot];
+      if (expert < 0) continue;
+      const ExpertMatMulParams& product = params.products[unit.product];
+      const int stages = product.k / kStageK, begin = part_begin(stages, group);
+      left = part_begin(stages, group + 1) - begin;
+      source = product.weights +
+               ((static_cast<size_t>(expert) * (product.n / 64) + unit.panel) * stages + begin) *
+                   kStageBytes;
+    }
+  };
+  // Whichever ring has room gets its next stage: a blocking wait would hold up all lanes.
+  for (next_unit(); left > 0;) {
+    if (!barrier_has_ended(empty + 8 * slot, parity)) continue;
+    produce(source, kStageBytes);
+    source += kStageBytes;
+    --left;
+    next_unit();
   }
 }
 
