@@ -230,8 +230,8 @@ struct DeviceSwiglu {
   ActivationForms y;
 };
 
-// For how many tokens select_experts makes slots: its last block does, which is slower than a launch
-// of its own where there are more.
+// For how many tokens select_experts makes slots: its last block does, which is slower than a
+// launch of its own where there are more.
 inline constexpr int32_t kMaxSlotTokens = 16;
 
 // Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
