@@ -489,6 +489,18 @@ DeviceStreamMixArgs mix_args(Memory& memory,
           .comb = c.is_head ? nullptr : memory.out<float>(c.m * c.mult * c.mult)};
 }
 
+// `count` partials of `mix` dots and a sum of squares each.
+std::vector<float> normal_partials(int64_t count, int32_t mix, float dot, float squares) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> partials(static_cast<size_t>(count * (mix + 1)));
+  for (size_t i = 0; i < partials.size(); ++i) {
+    const bool is_dot = i % static_cast<size_t>(mix + 1) < static_cast<size_t>(mix);
+    partials[i] = is_dot ? normal(random) * dot : std::abs(normal(random)) * squares;
+  }
+  return partials;
+}
+
 TEST_F(CudaOps, StreamMix) {
   for (const MixCase& c : {MixCase{256, 4, 3, 4},
                            MixCase{4096, 4, 2, 64},
@@ -503,21 +515,16 @@ TEST_F(CudaOps, StreamMix) {
     SCOPED_TRACE(c.hidden);
     compare<DeviceStreamMixArgs>(Op::kStreamMix, [&](Memory& memory) {
       const int32_t mix = c.is_head ? c.mult : (2 + c.mult) * c.mult;
-      std::mt19937 random(5);
-      std::normal_distribution<float> normal;
-      std::vector<float> partials(static_cast<size_t>(c.m * c.parts * (mix + 1)));
-      for (size_t i = 0; i < partials.size(); ++i) {
-        partials[i] = normal(random) * 10;
-        const bool is_square = i % static_cast<size_t>(mix + 1) == static_cast<size_t>(mix);
-        if (is_square) partials[i] = std::abs(partials[i]) * static_cast<float>(c.hidden) / 50;
-      }
+      const std::vector<float> partials =
+          normal_partials(int64_t{c.m} * c.parts, mix, 10, static_cast<float>(c.hidden) / 5);
       const float* const streams = memory.normal(c.m * c.mult * c.hidden);
       return mix_args(memory, c, streams, memory.in(partials));
     });
   }
 }
 
-// One launch of many rows against one of each of some rows.
+// One launch of many rows against one of each of some rows. Logits are of the order of 1, so that
+// the last bit of a sum shows in what becomes of it.
 TEST_F(CudaOps, StreamMixOfARowIsTheSameInEveryBatch) {
   constexpr int32_t kRows = 150, kMult = 4, kParts = 64, kMix = 24;
   constexpr int64_t kHidden = 4096;
@@ -525,8 +532,8 @@ TEST_F(CudaOps, StreamMixOfARowIsTheSameInEveryBatch) {
   const auto launch = [&](int32_t first, int32_t count) {
     Memory memory(true, 1);
     const float* const streams = memory.normal(int64_t{kRows} * kMult * kHidden);
-    std::vector<float> partials(kRows * kParts * (kMix + 1));
-    for (size_t i = 0; i < partials.size(); ++i) partials[i] = static_cast<float>(i * 7919 % 1009);
+    const std::vector<float> partials =
+        normal_partials(kRows * kParts, kMix, 0.125f, static_cast<float>(kMult * kHidden / kParts));
     DeviceStreamMixArgs args = mix_args(memory,
                                         {kHidden, kMult, kRows, kParts},
                                         streams + first * kMult * kHidden,
@@ -546,6 +553,14 @@ TEST_F(CudaOps, StreamMixOfARowIsTheSameInEveryBatch) {
     return results;
   };
   const auto all = launch(0, kRows);
+  for (const float post : all[1]) {
+    EXPECT_GT(post, 0.0f);
+    EXPECT_LT(post, 2.0f);
+  }
+  for (const float share : all[2]) {
+    EXPECT_GT(share, 0.0f);
+    EXPECT_LT(share, 1.0f);
+  }
   for (const int32_t row : {0, 31, 64, 149}) {
     SCOPED_TRACE(row);
     const auto alone = launch(row, 1);
@@ -870,6 +885,9 @@ TEST_F(CudaOps, SelectExperts) {
     int32_t experts, choices, splits;
     bool is_hash = false, reuses = false;
   };
+  const Step one_token{.sequences = {{.num_tokens = 1, .position = 1023}}, .num_padding = 0};
+  const Step most_with_slots{.sequences = {{.num_tokens = 5, .position = 5},
+                                           {.num_tokens = kMaxSlotTokens - 7, .position = 122}}};
   for (const Case& c : {Case{256, 6, 2},
                         Case{256, 6, 16},
                         Case{256, 6, 37},
@@ -877,39 +895,40 @@ TEST_F(CudaOps, SelectExperts) {
                         Case{5, 3, 1},
                         Case{256, 6, 1, true},
                         Case{256, 6, 1, false, true}}) {
-    SCOPED_TRACE(c.experts);
-    compare<DeviceSelectExpertsArgs>(Op::kSelectExperts, [&](Memory& memory) {
-      const Step step = mixed_step();
+    for (const Step& step : {one_token, most_with_slots, mixed_step()}) {
       const int32_t m = step.m();
-      DeviceSelectExpertsArgs args{
-          .logits = {.data = memory.normal(c.splits * m * c.experts, 3), .splits = c.splits},
-          .num_experts = c.experts,
-          .choices = c.choices,
-          .bias = c.is_hash ? nullptr : memory.normal(c.experts),
-          .token_to_experts = c.is_hash ? memory.below(16 * c.choices, c.experts) : nullptr,
-          .reuse_ids = c.reuses,
-          .routed_scaling_factor = 1.5f,
-          .ids = memory.below(m * c.choices, c.experts),
-          .weights = memory.out<float>(m * c.choices),
-          .shared = {.x = {.data = memory.normal(2 * m * 2 * 256), .splits = 2},
-                     .m = m,
-                     .n = 256,
-                     .limit = 1.5f,
-                     .y = memory.forms(m, 256)}};
-      DeviceSequences sequences;
-      step.fill(memory, &args.tokens, &sequences);
-      if (c.splits > 2) return args;
-      const int32_t slots = max_slots(m * c.choices, c.experts, 8);
-      args.slots = {.ids = args.ids,
-                    .num_pairs = m * c.choices,
-                    .num_experts = c.experts,
-                    .rows = 8,
-                    .count = memory.out<int32_t>(1),
-                    .experts = memory.out<int32_t>(slots),
-                    .pairs = memory.out<int32_t>(slots * 8)};
-      args.arrivals = memory.in<int32_t>({0});
-      return args;
-    });
+      SCOPED_TRACE("experts " + std::to_string(c.experts) + ", tokens " + std::to_string(m));
+      compare<DeviceSelectExpertsArgs>(Op::kSelectExperts, [&](Memory& memory) {
+        DeviceSelectExpertsArgs args{
+            .logits = {.data = memory.normal(c.splits * m * c.experts, 3), .splits = c.splits},
+            .num_experts = c.experts,
+            .choices = c.choices,
+            .bias = c.is_hash ? nullptr : memory.normal(c.experts),
+            .token_to_experts = c.is_hash ? memory.below(16 * c.choices, c.experts) : nullptr,
+            .reuse_ids = c.reuses,
+            .routed_scaling_factor = 1.5f,
+            .ids = memory.below(m * c.choices, c.experts),
+            .weights = memory.out<float>(m * c.choices),
+            .shared = {.x = {.data = memory.normal(2 * m * 2 * 256), .splits = 2},
+                       .m = m,
+                       .n = 256,
+                       .limit = 1.5f,
+                       .y = memory.forms(m, 256)}};
+        DeviceSequences sequences;
+        step.fill(memory, &args.tokens, &sequences);
+        if (m > kMaxSlotTokens) return args;
+        const int32_t slots = max_slots(m * c.choices, c.experts, 8);
+        args.slots = {.ids = args.ids,
+                      .num_pairs = m * c.choices,
+                      .num_experts = c.experts,
+                      .rows = 8,
+                      .count = memory.out<int32_t>(1),
+                      .experts = memory.out<int32_t>(slots),
+                      .pairs = memory.out<int32_t>(slots * 8)};
+        args.arrivals = memory.in<int32_t>({0});
+        return args;
+      });
+    }
   }
 }
 
