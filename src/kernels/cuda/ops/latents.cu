@@ -136,7 +136,7 @@ __device__ __forceinline__ void read_slots(const DeviceLatentsArgs& args,
 
 // How a kernel is compiled: for few tokens, of which each has blocks of its own and latency counts,
 // or for so many that two blocks share a multiprocessor, with 64 registers per thread.
-enum class Form { kScalars, kVectors, kBulkVectors };
+enum class Variant { kScalars, kVectors, kBulkVectors };
 
 // Slots that a thread reads at once in kVectors, and blocks on a multiprocessor in kBulkVectors.
 // With more, ptxas runs out of registers.
@@ -148,15 +148,15 @@ constexpr int kVectorSlots = 4, kBulkBlocks = 2;
 
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
 // norm, rotate and store. Waits for the kernels ahead.
-template <Form kForm>
+template <Variant kVariant>
 __device__ void form_entry(const DeviceLatentsArgs& args,
                            const DeviceCompressor& part,
                            const Sequence& sequence,
                            int entry) {
   const DeviceCompression& compression = args.compression;
-  constexpr bool kVectors = kForm != Form::kScalars;
+  constexpr bool kVectors = kVariant != Variant::kScalars;
   constexpr int kAtOnce =
-      kForm == Form::kVectors ? kVectorSlots : (kForm == Form::kBulkVectors ? 1 : 2);
+      kVariant == Variant::kVectors ? kVectorSlots : (kVariant == Variant::kBulkVectors ? 1 : 2);
   __shared__ Pool pools[kShares - 1][kLanes];
   __shared__ float warps[kGroups];
   const int owner = threadIdx.x % kLanes, share = threadIdx.x / kLanes;
@@ -181,7 +181,7 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
     gamma = load4<kVectors>(part.gamma + channel, left);
     angles = rotation4(channel, part.width, args.rotation, begin, false);
   };
-  if (kForm != Form::kBulkVectors && share == 0) prepare();
+  if (kVariant != Variant::kBulkVectors && share == 0) prepare();
   wait_for_predecessors();
 
   Pool pool = empty_pool();
@@ -197,7 +197,7 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
   if (share > 0) pools[share - 1][owner] = pool;
   __syncthreads();
   if (share > 0) return;
-  if (kForm == Form::kBulkVectors) prepare();
+  if (kVariant == Variant::kBulkVectors) prepare();
 #pragma unroll
   for (int i = 0; i < kShares - 1; ++i) merge(pool, pools[i][owner]);
   float4 v = {0, 0, 0, 0};
@@ -363,10 +363,10 @@ __device__ __forceinline__ void visit_strip(
 // What the plan says is read before the kernels ahead have ended.
 // Bytes: 4 splits (q_rank + d) per token and what is written; per entry 8 width times its slots,
 // per ring row 4 ring_width (splits + 1).
-template <Form kForm>
-__global__ void __launch_bounds__(kThreads, kForm == Form::kBulkVectors ? kBulkBlocks : 1)
+template <Variant kVariant>
+__global__ void __launch_bounds__(kThreads, kVariant == Variant::kBulkVectors ? kBulkBlocks : 1)
     latents(const DeviceLatentsArgs args, const Roles roles) {
-  constexpr bool kVectors = kForm != Form::kScalars;
+  constexpr bool kVectors = kVariant != Variant::kScalars;
   launch_dependents();
   auto block = static_cast<int>(blockIdx.x);
   const int m = args.tokens.m, num_latents = roles.latents * m;
@@ -389,10 +389,10 @@ __global__ void __launch_bounds__(kThreads, kForm == Form::kBulkVectors ? kBulkB
                 if (is_row) {
                   store_ring_row<kVectors>(args, sequence, t, position);
                 } else {
-                  form_entry<kForm>(args,
-                                    part == 0 ? compression.parts[0] : compression.parts[1],
-                                    sequence,
-                                    position / compression.ratio);
+                  form_entry<kVariant>(args,
+                                       part == 0 ? compression.parts[0] : compression.parts[1],
+                                       sequence,
+                                       position / compression.ratio);
                 }
               });
 }
@@ -443,9 +443,9 @@ Result<void> launch_latents(const DeviceLatentsArgs& args, device::Stream& strea
   }
   // Of more tokens not all blocks would find a multiprocessor of their own.
   constexpr int kMaxSparseTokens = 32;
-  auto* kernel = &latents<Form::kScalars>;
+  auto* kernel = &latents<Variant::kScalars>;
   if (is_vector) {
-    kernel = m > kMaxSparseTokens ? &latents<Form::kBulkVectors> : &latents<Form::kVectors>;
+    kernel = m > kMaxSparseTokens ? &latents<Variant::kBulkVectors> : &latents<Variant::kVectors>;
   }
   return launch_kernel(
       kernel,

@@ -249,10 +249,10 @@ __global__ void __launch_bounds__(kFewWarps * 32, 2)
 // runs out of registers from sm_100 on.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr bool kReadsAhead = false;
-using BulkToken = int32_t;
+using TokenIndex = int32_t;
 #else
 constexpr bool kReadsAhead = true;
-using BulkToken = int64_t;
+using TokenIndex = int64_t;
 #endif
 
 // For many tokens: a block per part and share of the tiles, of which each warp takes one at a time,
@@ -280,11 +280,11 @@ __global__ void __launch_bounds__(kBulkWarps * 32, 1)
   }
   wait_for_predecessors();
   __syncthreads();
-  const auto stride = static_cast<BulkToken>(gridDim.y) * num_warps * kTileTokens;
-  auto first = static_cast<BulkToken>(blockIdx.y * num_warps + warp) * kTileTokens;
+  const auto stride = static_cast<TokenIndex>(gridDim.y) * num_warps * kTileTokens;
+  auto first = static_cast<TokenIndex>(blockIdx.y * num_warps + warp) * kTileTokens;
   CoefficientReader<kMult> reader;
   if constexpr (kReadsAhead) reader.read(args, first);
-  BulkToken wanted_first = first;  // the group to ask for next
+  TokenIndex wanted_first = first;  // the group to ask for next
   int wanted_group = 0;
   const auto request = [&](int stage) {
     float4* const to = slots + stage * 2 * num_slots * 32;

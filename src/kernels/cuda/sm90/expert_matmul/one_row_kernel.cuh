@@ -153,7 +153,7 @@ struct Units {
 struct Unit {
   int product;
   int slot;
-  int panel;  // of the product beside: BesideUnit's index
+  int index;  // of the panel; of the product beside: BesideUnit's
 };
 __device__ __forceinline__ Unit take_unit(Units& units) {
   const int unit = units.next;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
   };
   Units units(params);
   while (units.next < units.beside_total) {
-    const BesideUnit unit(take_unit(units).panel);
+    const BesideUnit unit(take_unit(units).index);
     if (group >= kBesideGroups) continue;
     const int tile = unit.panel * params.beside.tiles + unit.first_tile(params.beside, group);
     const uint8_t* source = params.beside.weights + static_cast<size_t>(tile) * kBesideTileBytes;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void produce_stages(const OneRowParams& params,
       const int stages = product.k / kStageK, begin = part_begin(stages, group);
       left = part_begin(stages, group + 1) - begin;
       source = product.weights +
-               ((static_cast<size_t>(expert) * (product.n / 64) + unit.panel) * stages + begin) *
+               ((static_cast<size_t>(expert) * (product.n / 64) + unit.index) * stages + begin) *
                    kStageBytes;
     }
   };
@@ -286,7 +286,7 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
   };
   Units units(params);
   while (units.next < units.beside_total) {
-    const BesideUnit unit(take_unit(units).panel);
+    const BesideUnit unit(take_unit(units).index);
     const float2 sum = take_sum(kBesideGroups);
     float* const y = params.beside.y + (unit.half * params.beside.panels + unit.panel) * 64 + row;
     y[0] = sum.x;
@@ -299,7 +299,7 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
     if (expert < 0) continue;
     const ExpertMatMulParams& product = params.products[unit.product];
     const float* const multipliers =
-        product.row_multipliers + static_cast<size_t>(expert) * product.n + unit.panel * 64 + row;
+        product.row_multipliers + static_cast<size_t>(expert) * product.n + unit.index * 64 + row;
     const float top = __ldg(multipliers) * Panels::kSumFactor;
     const float bottom = __ldg(multipliers + 8) * Panels::kSumFactor;
     const float2 sum = take_sum(kParts);
@@ -308,7 +308,7 @@ __device__ __forceinline__ void finish_panels(const OneRowParams& params,
                  sum.y * bottom,
                  unit.slot,
                  weight,
-                 unit.panel * 4 + lane / 8,
+                 unit.index * 4 + lane / 8,
                  lane % 8);
     if (unit.product == 0 && params.num_products == 2) {
       __syncwarp();
@@ -451,7 +451,7 @@ __device__ __forceinline__ void consume_beside(const OneRowParams& params,
   const uint32_t row = shared_address(memory.beside_codes);
   int activated = 0;  // halves of the row, a bit each
   while (units.next < units.beside_total) {
-    const BesideUnit unit(take_unit(units).panel);
+    const BesideUnit unit(take_unit(units).index);
     float acc[4] = {};
     if (output.group < kBesideGroups) {
       const int first_tile = unit.first_tile(beside, output.group);
