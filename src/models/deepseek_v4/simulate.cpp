@@ -74,6 +74,7 @@ void impose_roundings(const TensorView& x,
   const auto width = static_cast<size_t>(x.shape.num_elements() / x.num_rows());
   if (own != nullptr) {
     for (const int32_t position : site.positions) {
+      if (decision_at(roundings, site.index(), position).empty()) continue;
       decision_slot(*own, site.index(), position).resize(static_cast<size_t>(per_position) * width);
     }
   }
