@@ -564,8 +564,7 @@ Result<void> plan_gpu_ops(const models::deepseek_v4::Config& config, Plan& plan)
   for (const gpu::OpProblem& op : gpu::op_problems(config, numerics_of(plan.options))) {
     add_op(ops.*op.route, plan);
   }
-  for (const std::optional<kernels::Route>* joined :
-       {&ops.matmul_pair, &ops.stream_turn}) {
+  for (const std::optional<kernels::Route>* joined : {&ops.matmul_pair, &ops.stream_turn}) {
     if (*joined) add_op(**joined, plan);
   }
   return {};
