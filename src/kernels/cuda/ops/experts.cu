@@ -54,43 +54,32 @@ __device__ __forceinline__ void mark_empty(int* pairs, int begin, int end, int s
   }
 }
 
-// One block. Every warp counts the experts of its share of the pairs; thread e then knows where
-// expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
-// at a time. Shares and pairs keep their order, so that threads may meet in any. Ids are read
-// kIdBatch at a time: what takes time is the way to memory.
-//   counts: [num_counters][num_experts] in shared memory: pairs, then places
 constexpr int kCountBytes = 40 << 10;
 constexpr int kIdBatch = 8;
-__device__ __forceinline__ void build_slots(const DeviceMakeSlotsArgs& args,
-                                            int num_counters,
-                                            int* counts) {
-  const int expert = threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int num_experts = args.num_experts;
-  const int share = (args.num_pairs + num_counters * 32 - 1) / (num_counters * 32) * 32;
-  const int begin = warp * share, end = min(args.num_pairs, begin + share);
-  const bool counts_pairs = warp < num_counters;
-  for (int i = threadIdx.x; i < num_counters * num_experts; i += blockDim.x) counts[i] = 0;
-  __syncthreads();
-  const auto read_ids = [&](int first, int(&ids)[kIdBatch]) {
+
+// Ids of pair first + lane and of each 32nd behind it, before `end`; -1: none.
+__device__ void read_ids(const DeviceMakeSlotsArgs& args,
+                                         int first,
+                                         int end,
+                                         int (&ids)[kIdBatch]) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kIdBatch; ++i) {
-      const int pair = first + 32 * i + lane;
-      ids[i] = pair < end ? __ldcg(args.ids + pair) : -1;
-    }
-#pragma unroll
-    for (int i = 0; i < kIdBatch; ++i) {
-      if (ids[i] >= num_experts) ids[i] = -1;
-    }
-  };
-  int ids[kIdBatch];
-  for (int first = begin; counts_pairs && first < end; first += 32 * kIdBatch) {
-    read_ids(first, ids);
-#pragma unroll
-    for (int i = 0; i < kIdBatch; ++i) {
-      if (ids[i] >= 0) atomicAdd(counts + warp * num_experts + ids[i], 1);
-    }
+  for (int i = 0; i < kIdBatch; ++i) {
+    const int pair = first + 32 * i + lane;
+    ids[i] = pair < end ? __ldcg(args.ids + pair) : -1;
   }
-  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kIdBatch; ++i) {
+    if (ids[i] >= args.num_experts) ids[i] = -1;
+  }
+}
+
+// Thread e writes the slots of expert e, marks their places without a pair, and turns the warps'
+// counts of it into their first places.
+__device__ __forceinline__ void place_experts(const DeviceMakeSlotsArgs& args,
+                                              int num_counters,
+                                              int* counts) {
+  const int expert = threadIdx.x, num_experts = args.num_experts;
   int num_members = 0;
   if (expert < num_experts) {
     for (int w = 0; w < num_counters; ++w) num_members += counts[w * num_experts + expert];
@@ -109,24 +98,56 @@ __device__ __forceinline__ void build_slots(const DeviceMakeSlotsArgs& args,
     }
   }
   mark_empty(args.pairs, place, (slots.before + num_slots) * args.rows, args.rows);
+}
+
+// Writes the warp's pairs, one of each lane and in order, to the places of their experts `id`.
+__device__ void scatter_pairs(const DeviceMakeSlotsArgs& args,
+                                              int pair,
+                                              int id,
+                                              int* counts) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_experts = args.num_experts;
+  const uint32_t same = __match_any_sync(~0U, id);
+  const int before = __popc(same & ((1U << lane) - 1));
+  int place = 0;
+  if (id >= 0) place = counts[warp * num_experts + id] + before;
+  __syncwarp();
+  if (id >= 0) {
+    args.pairs[place] = pair;
+    if (before == 0) counts[warp * num_experts + id] = place + __popc(same);
+  }
+  __syncwarp();
+}
+
+// One block. Every warp counts the experts of its share of the pairs; thread e then knows where
+// expert e's slots begin and where in them each warp's pairs go, and the warps place their pairs 32
+// at a time. Shares and pairs keep their order, so that threads may meet in any. Ids are read
+// kIdBatch at a time: what takes time is the way to memory.
+//   counts: [num_counters][num_experts] in shared memory: pairs, then places
+__device__ __forceinline__ void build_slots(const DeviceMakeSlotsArgs& args,
+                                            int num_counters,
+                                            int* counts) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_experts = args.num_experts;
+  const int share = (args.num_pairs + num_counters * 32 - 1) / (num_counters * 32) * 32;
+  const int begin = warp * share, end = min(args.num_pairs, begin + share);
+  const bool counts_pairs = warp < num_counters;
+  for (int i = threadIdx.x; i < num_counters * num_experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
-  const auto place_pair = [&](int pair, int id) {
-    const uint32_t same = __match_any_sync(~0U, id);
-    const int before = __popc(same & ((1U << lane) - 1));
-    int place = 0;
-    if (id >= 0) place = counts[warp * num_experts + id] + before;
-    __syncwarp();
-    if (id >= 0) {
-      args.pairs[place] = pair;
-      if (before == 0) counts[warp * num_experts + id] = place + __popc(same);
-    }
-    __syncwarp();
-  };
+  int ids[kIdBatch];
   for (int first = begin; counts_pairs && first < end; first += 32 * kIdBatch) {
-    if (share > 32 * kIdBatch) read_ids(first, ids);  // else they are still there
+    read_ids(args, first, end, ids);
 #pragma unroll
     for (int i = 0; i < kIdBatch; ++i) {
-      if (first + 32 * i < end) place_pair(first + 32 * i + lane, ids[i]);
+      if (ids[i] >= 0) atomicAdd(counts + warp * num_experts + ids[i], 1);
+    }
+  }
+  __syncthreads();
+  place_experts(args, num_counters, counts);
+  __syncthreads();
+  for (int first = begin; counts_pairs && first < end; first += 32 * kIdBatch) {
+    if (share > 32 * kIdBatch) read_ids(args, first, end, ids);  // else they are still there
+#pragma unroll
+    for (int i = 0; i < kIdBatch; ++i) {
+      if (first + 32 * i < end) scatter_pairs(args, first + 32 * i + lane, ids[i], counts);
     }
   }
 }

@@ -149,6 +149,32 @@ struct alignas(16) MergePlace {
   }
 };
 
+// Writes a warp's 128 columns of a head in every form asked for.
+//   group: of the head's width
+template <class Shape>
+__device__ __forceinline__ void write_merged(const SparseAttentionParams& params,
+                                             int token,
+                                             const MergePlace& place,
+                                             int group,
+                                             const float4& merged) {
+  const int lane = threadIdx.x % 32;
+  if (place.gives_blocks) {
+    // Of magnitudes, which are ordered as their bits are; NaN counts as nothing.
+    const int largest = __reduce_max_sync(~0U, __float_as_int(fmaxf(largest_of(merged), 0.0f)));
+    const uint32_t exponent = e4m3_scale_exponent(__int_as_float(largest));
+    *reinterpret_cast<uint32_t*>(place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4) =
+        e4m3_codes(merged, exponent);
+    if (lane == 0) *place.scale = power_of_two(exponent);
+    return;
+  }
+  write_group<true>(params.out,
+                    params.m,
+                    static_cast<int64_t>(params.heads) * kKeyWidth,
+                    token,
+                    static_cast<int64_t>(place.head) * Shape::kMergeGroups + group,
+                    merged);
+}
+
 // Merges what all splits have sent of the block's heads. The warps of a head's first part of the
 // splits add the others' sums and write.
 template <class Shape>
@@ -216,21 +242,7 @@ __device__ __forceinline__ void merge_heads(const SparseAttentionParams& params,
     rotate_back(merged.x, merged.y, angles[rotary]);
     rotate_back(merged.z, merged.w, angles[rotary + 1]);
   }
-  if (place.gives_blocks) {
-    // Of magnitudes, which are ordered as their bits are; NaN counts as nothing.
-    const int largest = __reduce_max_sync(~0U, __float_as_int(fmaxf(largest_of(merged), 0.0f)));
-    const uint32_t exponent = e4m3_scale_exponent(__int_as_float(largest));
-    *reinterpret_cast<uint32_t*>(place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4) =
-        e4m3_codes(merged, exponent);
-    if (lane == 0) *place.scale = power_of_two(exponent);
-    return;
-  }
-  write_group<true>(params.out,
-                    params.m,
-                    static_cast<int64_t>(params.heads) * kKeyWidth,
-                    token,
-                    static_cast<int64_t>(place.head) * Shape::kMergeGroups + group,
-                    merged);
+  write_merged<Shape>(params, token, place, group, merged);
 }
 
 // Grid: (token, head group, split), split fastest.
