@@ -15,7 +15,8 @@ struct Fp8Clusters {
 inline constexpr int64_t kMaxFp8ClusterTiles = 32;
 
 // The division with the least work of the busiest block, in the smallest clusters. Of the shape
-// alone, so that sums do not depend on the load.   n, k: multiples of 128
+// alone, so that sums do not depend on the load.
+//   n, k: multiples of 128; k such that some division leaves a block kMaxFp8ClusterTiles
 Fp8Clusters choose_fp8_clusters(int64_t n, int64_t k, int32_t num_units);
 
 }  // namespace nibble::kernels

@@ -16,6 +16,7 @@ TEST(Fp8Clusters, GiveNearlyEveryMultiprocessorOfAnH200ABlock) {
   };
   const Case cases[] = {{32768, 1024, 1, 132},
                         {8192, 4096, 2, 64},
+                        {16384, 8192, 2, 66},
                         {4096, 8192, 4, 32},
                         {4096, 4096, 4, 32},
                         {4096, 2048, 4, 32},

@@ -50,6 +50,8 @@ Result<void> launch_clusters(const DeviceMatMulArgs& args, device::Stream& strea
   const int log_blocks = params.weights.log_blocks;
   params.x_part_tiles = x_part_tiles(params.weights.tiles >> log_blocks, params.block_bytes);
   const BlockMemory memory(params.weights, args.m, params.block_bytes);
+  // A warpgroup waits for two tiles before it frees either, and there are two.
+  DCHECK(memory.ring_stages >= 2 * kPanelWarpgroups) << memory.ring_stages;
   params.ring_stages = memory.ring_stages;
   return launch_kernel(&fp8_cluster_matmul<kColumns>,
                        {.grid = static_cast<uint32_t>(params.weights.clusters << log_blocks),
