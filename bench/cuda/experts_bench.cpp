@@ -12,7 +12,6 @@
 
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
-#include "kernels/cuda/moe/launch.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/kernel.h"
@@ -246,13 +245,12 @@ Result<void> up(const Step& step, const PackedWeight& weight, device::Device& de
 // Products of few rows quantise them themselves.
 Result<void> quantize(const Step& step, device::Stream& stream) {
   if (step.slots.rows <= kLargeSlotRows) return {};
-  return launch_quantize_rows({.x = step.h,
-                               .rows = step.num_pairs,
-                               .k = kIntermediate,
-                               .codes = step.h_codes,
-                               .scales = step.h_scales,
-                               .is_dependent = true},
-                              stream);
+  return launch_quantize({.x_bf16 = step.h,
+                          .m = step.num_pairs,
+                          .k = kIntermediate,
+                          .y = {.fp8 = step.h_codes, .fp8_scales = step.h_scales},
+                          .is_dependent = true},
+                         stream);
 }
 
 Result<void> down(const Step& step, const PackedWeight& weight, device::Device& device) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cuda/cuda_testing.h"
-#include "kernels/cuda/moe/launch.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sm90/expert_matmul/launch.h"
 #include "kernels/cuda/sm90/panel_matmul/launch.h"
@@ -436,8 +435,23 @@ TEST_F(ExpertMatMul, ARowDoesNotDependOnItsNeighbours) {
   }
 }
 
-// The codes that the product makes of bf16 rows are those of quantize_rows().
-TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
+// Rows of k bf16 values by the op quantize.
+HostFp8Rows quantize(const DeviceArray<uint16_t>& rows, int64_t k) {
+  const int64_t size = rows.num_bytes() / 2;
+  const DeviceArray<uint8_t> codes(static_cast<size_t>(size));
+  const DeviceArray<float> scales(static_cast<size_t>(size / 128));
+  launch_quantize(
+      {.x_bf16 = rows.data(),
+       .m = static_cast<int32_t>(size / k),
+       .k = k,
+       .y = {.fp8 = reinterpret_cast<std::byte*>(codes.data()), .fp8_scales = scales.data()}},
+      gpu()->stream())
+      .value();
+  return {.codes = codes.to_host(), .scales = scales.to_host(), .values = {}};
+}
+
+// The codes that the product makes of bf16 rows are those of the op quantize.
+TEST_F(ExpertMatMul, QuantizesARowAsTheOpDoes) {
   constexpr int64_t kN = 128, kK = 2048;
   constexpr int32_t kExperts = 4;
   const std::vector<int32_t> ids = {2, 0, 3, 2, 1, 2, 2, 2, 2, 3, 2, 0, 2, 2};
@@ -447,16 +461,7 @@ TEST_F(ExpertMatMul, QuantizesARowAsTheKernelForRowsDoes) {
   std::vector<uint16_t> x(ids.size() * kK);
   for (uint16_t& value : x) value = quant::f32_to_bf16(normal(random));
   const DeviceArray<uint16_t> rows(x);
-  const DeviceArray<uint8_t> codes(x.size());
-  const DeviceArray<float> scales(x.size() / 128);
-  launch_quantize_rows({.x = rows.data(),
-                        .rows = static_cast<int64_t>(ids.size()),
-                        .k = kK,
-                        .codes = reinterpret_cast<std::byte*>(codes.data()),
-                        .scales = scales.data()},
-                       gpu()->stream())
-      .value();
-  const HostFp8Rows quantized{.codes = codes.to_host(), .scales = scales.to_host(), .values = {}};
+  const HostFp8Rows quantized = quantize(rows, kK);
   for (const int32_t slot_rows : {kOneSlotRow, kSmallSlotRows, kLargeSlotRows}) {
     const bool is_one = slot_rows == kOneSlotRow;
     const Slots slots = is_one ? one_row_slots(ids) : make_device_slots(ids, kExperts, slot_rows);
@@ -488,7 +493,6 @@ Joined run_apart(const Experts& up,
   const Slots slots = up.weight.format == Format::kMxfp4
                           ? make_device_slots(ids, 64, kSmallSlotRows)
                           : one_row_slots(ids);
-  const auto num_pairs = static_cast<int32_t>(ids.size());
   const DeviceArray<uint8_t> codes(x.codes);
   const DeviceArray<float> scales(x.scales);
   const DeviceArray<uint16_t> activated(ids.size() * static_cast<size_t>(down.k));
@@ -504,18 +508,7 @@ Joined run_apart(const Experts& up,
        .num_units = gpu()->info().num_units},
       gpu()->stream())
       .value();
-  const size_t count = ids.size() * static_cast<size_t>(down.k);
-  const DeviceArray<uint8_t> quantized(count);
-  const DeviceArray<float> quantized_scales(count / 128);
-  launch_quantize_rows({.x = activated.data(),
-                        .rows = num_pairs,
-                        .k = down.k,
-                        .codes = reinterpret_cast<std::byte*>(quantized.data()),
-                        .scales = quantized_scales.data()},
-                       gpu()->stream())
-      .value();
-  const HostFp8Rows rows{
-      .codes = quantized.to_host(), .scales = quantized_scales.to_host(), .values = {}};
+  const HostFp8Rows rows = quantize(activated, down.k);
   return {.activated = activated.to_host(), .y = run_plain(down, rows, slots, ids.size(), 1)};
 }
 
@@ -900,43 +893,6 @@ TEST_F(MakeSlots, HoldsEveryPairOfAPrompt) {
     if (ids[pair] >= 0) expected[static_cast<size_t>(ids[pair])].push_back(static_cast<int>(pair));
   }
   EXPECT_EQ(found, expected);
-}
-
-using QuantizeRows = CudaTest;
-
-TEST_F(QuantizeRows, RoundsToE4m3WithPowerOfTwoScales) {
-  std::mt19937 random(14);
-  std::normal_distribution<float> normal;
-  constexpr int64_t kRows = 5, kK = 384;
-  std::vector<uint16_t> x;
-  for (int64_t i = 0; i < kRows * kK; ++i) {
-    x.push_back(quant::f32_to_bf16(std::ldexp(normal(random), static_cast<int>(i / 128) - 8)));
-  }
-  for (int64_t i = 0; i < 128; ++i) x[static_cast<size_t>(i)] = 0;  // a group of zeros
-  const DeviceArray<uint16_t> device_x(x);
-  const DeviceArray<uint8_t> codes(x.size());
-  const DeviceArray<float> scales(x.size() / 128);
-  launch_quantize_rows({.x = device_x.data(),
-                        .rows = kRows,
-                        .k = kK,
-                        .codes = reinterpret_cast<std::byte*>(codes.data()),
-                        .scales = scales.data()},
-                       gpu()->stream())
-      .value();
-  const std::vector<uint8_t> found = codes.to_host();
-  const std::vector<float> found_scales = scales.to_host();
-  for (size_t group = 0; group < found_scales.size(); ++group) {
-    float amax = 1e-4f;
-    for (size_t i = 0; i < 128; ++i)
-      amax = std::max(amax, std::abs(quant::bf16_to_f32(x[group * 128 + i])));
-    const float scale = quant::exp2_int(quant::ceil_log2(amax / 448.0f));
-    ASSERT_EQ(found_scales[group], scale) << group;
-    for (size_t i = 0; i < 128; ++i) {
-      ASSERT_EQ(found[group * 128 + i],
-                quant::f32_to_e4m3(quant::bf16_to_f32(x[group * 128 + i]) / scale))
-          << group << " " << i;
-    }
-  }
 }
 
 }  // namespace
