@@ -29,6 +29,14 @@ __device__ __forceinline__ uint32_t to_e4m3x2(float first, float second) {
 __device__ __forceinline__ uint32_t to_e4m3x4(const float (&v)[4], float factor) {
   return to_e4m3x2(v[0] * factor, v[1] * factor) | to_e4m3x2(v[2] * factor, v[3] * factor) << 16;
 }
+// The largest magnitude of four values, and their codes at the scale with this exponent.
+__device__ __forceinline__ float largest_of(const float4& v) {
+  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+__device__ __forceinline__ uint32_t e4m3_codes(const float4& v, uint32_t exponent) {
+  const float values[4] = {v.x, v.y, v.z, v.w};
+  return to_e4m3x4(values, inverse_power_of_two(exponent));
+}
 
 // fp8_block_place() of kernels/device_args.h for a group of 128 columns: where it writes codes and
 // scales of one row.   k: of all columns of the matrix

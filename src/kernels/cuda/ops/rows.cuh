@@ -109,14 +109,6 @@ __device__ __forceinline__ void store4(T* to, const float4& v, int64_t count) {
   }
 }
 
-__device__ __forceinline__ float largest_of(const float4& v) {
-  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-}
-__device__ __forceinline__ uint32_t e4m3_codes(const float4& v, uint32_t exponent) {
-  const float values[4] = {v.x, v.y, v.z, v.w};
-  return to_e4m3x4(values, inverse_power_of_two(exponent));
-}
-
 // Columns [column, column + 4) as kTerms BF16 terms, see kernels::bf16_block_offset().
 template <int kTerms>
 __device__ __forceinline__ void store_bf16_blocks(

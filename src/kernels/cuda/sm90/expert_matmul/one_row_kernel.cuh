@@ -354,15 +354,13 @@ __device__ __forceinline__ void quantize_row(
     for (int i = 0; i < kBatch; ++i) {
       const int group = first + i * kWarps;
       if (group >= groups) break;
-      const float v[4] = {__uint_as_float(packed[i].x << 16),
-                          __uint_as_float(packed[i].x & 0xFFFF0000U),
-                          __uint_as_float(packed[i].y << 16),
-                          __uint_as_float(packed[i].y & 0xFFFF0000U)};
-      const float amax =
-          warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
-      const uint32_t exponent = e4m3_scale_exponent(amax);
+      const float4 v = {__uint_as_float(packed[i].x << 16),
+                        __uint_as_float(packed[i].x & 0xFFFF0000U),
+                        __uint_as_float(packed[i].y << 16),
+                        __uint_as_float(packed[i].y & 0xFFFF0000U)};
+      const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));
       *reinterpret_cast<uint32_t*>(codes + Row::place(group * 8 + lane / 4) + lane % 4 * 4) =
-          to_e4m3x4(v, inverse_power_of_two(exponent));
+          e4m3_codes(v, exponent);
       if (lane == 0) scales[group] = power_of_two(exponent);
     }
   }

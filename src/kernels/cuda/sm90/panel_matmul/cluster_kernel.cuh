@@ -324,12 +324,9 @@ __device__ __forceinline__ void write_fp8_outputs(uint8_t* block,
                                                   int token,
                                                   const float4& sum) {
   const int lane = threadIdx.x % 32;
-  const float v[4] = {sum.x, sum.y, sum.z, sum.w};
-  const float amax =
-      warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
-  const uint32_t exponent = e4m3_scale_exponent(amax);
+  const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(sum)));
   *reinterpret_cast<uint32_t*>(block + (lane / 4 * m + token) * 16 + lane % 4 * 4) =
-      to_e4m3x4(v, inverse_power_of_two(exponent));
+      e4m3_codes(sum, exponent);
   if (lane == 0) reinterpret_cast<float*>(block + m * 128)[token] = power_of_two(exponent);
 }
 
