@@ -121,6 +121,43 @@ __device__ __forceinline__ void prepare_addresses(
   if (threadIdx.x == 0 && params.out.fp8_blocks != nullptr) prefetch_line(params.out.fp8_blocks);
 }
 
+// Sends a warp's sums to the owners of the heads: 16 bytes of rows g and g + 8 each.
+template <class Shape>
+__device__ __forceinline__ void send_sums(uint32_t base,
+                                          uint32_t barrier,
+                                          int split,
+                                          const float (&out)[4][4]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto send = [&](int head, const uint4& values) {
+    const auto owner = static_cast<uint32_t>(head / Shape::kOwnedHeads);
+    const int row = split * Shape::kOwnedHeads + head % Shape::kOwnedHeads;
+    const uint32_t to = Shape::kReceivedOffset + row * kKeyBytes + (warp * 4 + t) * 16;
+    store_async(
+        shared_address_of_rank(base + to, owner), values, shared_address_of_rank(barrier, owner));
+  };
+  send(g,
+       {pack_bf16x2(out[0][0], out[0][1]),
+        pack_bf16x2(out[1][0], out[1][1]),
+        pack_bf16x2(out[2][0], out[2][1]),
+        pack_bf16x2(out[3][0], out[3][1])});
+  send(g + 8,
+       {pack_bf16x2(out[0][2], out[0][3]),
+        pack_bf16x2(out[1][2], out[1][3]),
+        pack_bf16x2(out[2][2], out[2][3]),
+        pack_bf16x2(out[3][2], out[3][3])});
+}
+// And the state of head `warp`. One lane.
+template <class Shape>
+__device__ __forceinline__ void send_state(
+    uint32_t base, uint32_t barrier, int split, float max, float sum) {
+  const int warp = threadIdx.x / 32;
+  const auto owner = static_cast<uint32_t>(warp / Shape::kOwnedHeads);
+  const int row = split * Shape::kOwnedHeads + warp % Shape::kOwnedHeads;
+  store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + row * 8, owner),
+              float2{max, sum},
+              shared_address_of_rank(barrier, owner));
+}
+
 // Where a warp of the merge writes its 128 columns, found while the kernels ahead run.
 struct alignas(16) MergePlace {
   uint8_t* codes;  // in fp8_blocks, with `scale` and `chunk_bytes`: see fp8_block_row()
@@ -475,34 +512,10 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     }
   }
 
-  // To the owners: 16 bytes of rows g and g + 8 each, and the state of head `warp`.
   cluster_wait();
-  const auto send = [&](int head, const uint4& values) {
-    const auto owner = static_cast<uint32_t>(head / Shape::kOwnedHeads);
-    const int row = split * Shape::kOwnedHeads + head % Shape::kOwnedHeads;
-    const uint32_t to = Shape::kReceivedOffset + row * kKeyBytes + (warp * 4 + t) * 16;
-    store_async(
-        shared_address_of_rank(base + to, owner), values, shared_address_of_rank(barrier, owner));
-  };
-  send(g,
-       {pack_bf16x2(out[0][0], out[0][1]),
-        pack_bf16x2(out[1][0], out[1][1]),
-        pack_bf16x2(out[2][0], out[2][1]),
-        pack_bf16x2(out[3][0], out[3][1])});
-  send(g + 8,
-       {pack_bf16x2(out[0][2], out[0][3]),
-        pack_bf16x2(out[1][2], out[1][3]),
-        pack_bf16x2(out[2][2], out[2][3]),
-        pack_bf16x2(out[3][2], out[3][3])});
+  send_sums<Shape>(base, barrier, split, out);
   sum = warp_sum(sum);
-  if (lane == 0) {
-    const auto owner = static_cast<uint32_t>(warp / Shape::kOwnedHeads);
-    const int row = split * Shape::kOwnedHeads + warp % Shape::kOwnedHeads;
-    store_async(shared_address_of_rank(base + Shape::kReceivedStatesOffset + row * 8, owner),
-                float2{max, sum},
-                shared_address_of_rank(barrier, owner));
-  }
-
+  if (lane == 0) send_state<Shape>(base, barrier, split, max, sum);
   barrier_wait(barrier, 0);
   // In builds for racecheck, which does not see that who has sent has read the keys.
   if constexpr (kWarpArrivals == 32) __syncthreads();
