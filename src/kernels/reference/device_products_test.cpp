@@ -292,6 +292,7 @@ TEST_F(EmulatedGpu, ATokensExpertsChooseAndHaveASharedOneBeside) {
   EXPECT_THAT(joined.ids, ElementsAre(2, 0));
   EXPECT_EQ(joined.ids, apart.ids);
   EXPECT_EQ(joined.weights, apart.weights);
+  EXPECT_EQ(joined.activated, apart.activated);
   EXPECT_EQ(joined.pairs, apart.pairs);
   EXPECT_EQ(joined.sums, apart.sums);
   EXPECT_NE(joined.sums[0], -1.0f);
