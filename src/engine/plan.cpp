@@ -379,8 +379,7 @@ Plan make_plan(const checkpoint::ModelDescription& description,
   if (description.faults.empty()) check_inventory(*config, detection, description, plan);
   check_kv_form(*config, plan);
   internal::plan_ops(*config, plan);
-  internal::plan_memory(*config, detection, plan);
-  internal::plan_performance(*config, detection, plan);
+  internal::plan_memory_and_speed(*config, detection, plan);
   check_reference(plan);
   plan.not_runnable = why_not_runnable(plan, true);
   return plan;

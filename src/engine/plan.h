@@ -140,9 +140,9 @@ struct PlanBatch {
   double bytes_per_device = 0;  // weights and cache
   double kv_bytes = 0;          // of all sequences
   double exchange_seconds = 0;
-  double bound_seconds = 0;   // bytes_per_device at the read rate, and the exchange
-  int32_t num_launches = 0;   // of GPUs
-  double launch_seconds = 0;  // beside them, however few bytes there are
+  double bound_seconds = 0;             // bytes_per_device at the read rate, and the exchange
+  std::optional<int32_t> num_launches;  // of GPUs; nullopt: not counted
+  double launch_seconds = 0;            // beside them, however few bytes there are
   double bound_tok_s() const { return bound_seconds > 0 ? batch / bound_seconds : 0; }
   // Where a step reaches `share` of the bound between its launches.
   double expected_tok_s(double share) const {

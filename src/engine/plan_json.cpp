@@ -137,8 +137,8 @@ Value performance_json(const Plan& plan) {
          {"bytes_per_device", std::round(step.bytes_per_device)},
          {"bound_ms", step.bound_seconds * 1e3},
          {"bound_tok_s", bound},
-         {"launches", step.num_launches},
-         {"launch_ms", step.launch_seconds * 1e3},
+         {"launches", step.num_launches ? Value(*step.num_launches) : Value()},
+         {"launch_ms", step.num_launches ? Value(step.launch_seconds * 1e3) : Value()},
          {"expected_tok_s",
           Array{Value(step.expected_tok_s(p.low_share)),
                 Value(step.expected_tok_s(p.high_share))}}}));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/checked_math.h"
 #include "engine/plan_parts.h"
@@ -109,11 +110,13 @@ struct GpuParts {
   models::deepseek_v4::gpu::Ops ops;
 };
 
-// kUnsupported where a matrix has no format or kernel, or an op none: such a plan does not run.
+// kUnsupported on a CPU, and where a matrix has no format or kernel, or an op none: such a plan
+// does not run.
 Result<GpuParts> gpu_parts(const Config& config,
                            const quant::Detection& detection,
                            const Plan& plan) {
   namespace v4 = models::deepseek_v4;
+  if (is_cpu(plan)) return unsupported("on the CPU");
   const auto formats = matrix_formats(detection);
   const auto format_of = [&](const std::string& name) -> std::optional<quant::Format> {
     const auto found = formats.find(name);
@@ -133,19 +136,11 @@ Result<GpuParts> gpu_parts(const Config& config,
   return parts;
 }
 
-// 0 where gpu_parts() has none.
-int64_t gpu_workspace_bytes(const Config& config,
-                            const quant::Detection& detection,
-                            const Plan& plan,
-                            const models::StateOptions& state) {
-  const Result<GpuParts> parts = gpu_parts(config, detection, plan);
-  if (!parts.ok()) return 0;
-  return models::deepseek_v4::gpu::Workspace::num_bytes(config, parts->weights, parts->ops, state);
-}
-
+// On a GPU without that of the layers where there are no parts.
 int64_t workspace_bytes(const Config& config,
                         const quant::Detection& detection,
                         const Plan& plan,
+                        const Result<GpuParts>& parts,
                         int64_t pages) {
   namespace v4 = models::deepseek_v4;
   const PlanOptions& options = plan.options;
@@ -156,7 +151,9 @@ int64_t workspace_bytes(const Config& config,
       .max_tokens_per_pass = std::max(options.pass_tokens, options.concurrency)};
   const bool mtp = has_mtp(draft_kind(detection), plan);
   if (is_cpu(plan)) return v4::Workspace::num_bytes(config, mtp, state);
-  return gpu_workspace_bytes(config, detection, plan, state) + v4::gpu::StepPlan::num_bytes(state) +
+  const int64_t of_layers =
+      parts.ok() ? v4::gpu::Workspace::num_bytes(config, parts->weights, parts->ops, state) : 0;
+  return of_layers + v4::gpu::StepPlan::num_bytes(state) +
          v4::gpu::scratch_bytes(
              config, numerics_of(options, options.kv_dtype), mtp, state.max_tokens_per_pass);
 }
@@ -179,10 +176,6 @@ double kv_bytes_per_token(const Config& config, const StateBytes& state, int64_t
   return static_cast<double>(state.windows) + all_4 * visible +
          pages * static_cast<double>(state.index_entries + state.entries_128);
 }
-
-}  // namespace
-
-namespace {
 
 void add_weights(const Plan& plan, PlanMemory& memory) {
   for (const PlannedModule& module : plan.modules) {
@@ -216,6 +209,7 @@ std::vector<PlanKvForm> kv_forms(const Config& config, DraftKind draft, const Pl
 void add_state(const Config& config,
                const quant::Detection& detection,
                const Plan& plan,
+               const Result<GpuParts>& parts,
                PlanMemory& memory) {
   const PlanOptions& options = plan.options;
   const DraftKind draft = draft_kind(detection);
@@ -230,7 +224,7 @@ void add_state(const Config& config,
   memory.entries_4 = times(memory.num_pages, state.entries_4);
   memory.index_entries = times(memory.num_pages, state.index_entries);
   memory.entries_128 = times(memory.num_pages, state.entries_128);
-  memory.workspace = std::min(workspace_bytes(config, detection, plan, pages), kMaxBytes);
+  memory.workspace = std::min(workspace_bytes(config, detection, plan, parts, pages), kMaxBytes);
   memory.per_sequence = state.per_slot() + state.snapshot;
   memory.per_page = state.per_page();
   memory.kv_forms = kv_forms(config, draft, plan);
@@ -249,12 +243,15 @@ void find_what_fits(const Config& config, const PlanOptions& options, PlanMemory
                                          config.max_position_embeddings);
 }
 
-PlanMemory memory_of(const Config& config, const quant::Detection& detection, const Plan& plan) {
+PlanMemory memory_of(const Config& config,
+                     const quant::Detection& detection,
+                     const Plan& plan,
+                     const Result<GpuParts>& parts) {
   PlanMemory memory;
   memory.capacity = plan.options.device.memory_bytes;
   memory.reserved = is_cpu(plan) ? kHostReserved : kGpuReserved;
   add_weights(plan, memory);
-  add_state(config, detection, plan, memory);
+  add_state(config, detection, plan, parts, memory);
   find_what_fits(config, plan.options, memory);
   return memory;
 }
@@ -291,9 +288,10 @@ Result<void> divide_kv(const Config& config, DraftKind draft, Plan& plan) {
   return {};
 }
 
-}  // namespace
-
-void plan_memory(const Config& config, const quant::Detection& detection, Plan& plan) {
+void add_memory(const Config& config,
+                const quant::Detection& detection,
+                const Result<GpuParts>& parts,
+                Plan& plan) {
   PlanOptions& options = plan.options;
   const DraftKind draft = draft_kind(detection);
   std::string over_budget;
@@ -303,11 +301,11 @@ void plan_memory(const Config& config, const quant::Detection& detection, Plan& 
   }
   const bool is_longest = options.context == kLongestContext;
   if (is_longest) options.context = config.max_position_embeddings;
-  PlanMemory memory = memory_of(config, detection, plan);
+  PlanMemory memory = memory_of(config, detection, plan, parts);
   memory.exceeds_kv_budget = !over_budget.empty();
   if (is_longest && !memory.fits() && memory.max_context > 0) {
     options.context = static_cast<int32_t>(memory.max_context);
-    memory = memory_of(config, detection, plan);
+    memory = memory_of(config, detection, plan, parts);
   }
   plan.memory = memory;
   if (memory.fits()) return;
@@ -324,17 +322,15 @@ void plan_memory(const Config& config, const quant::Detection& detection, Plan& 
                                     static_cast<double>(memory.capacity) / 1e9)});
 }
 
-namespace {
-
 // What a launch takes beside its bytes (spec "h200-facts" 1: dependent launches of one graph).
 constexpr double kLaunchSeconds = 1e-6;
 
-// Launches of a decode step of that many sequences; 0 on a CPU and where the plan does not run.
-int32_t num_launches(const Config& config,
-                     const Plan& plan,
-                     const Result<GpuParts>& parts,
-                     int32_t batch) {
-  if (is_cpu(plan) || !parts.ok()) return 0;
+// Launches of a decode step of that many sequences; nullopt where they cannot be counted.
+std::optional<int32_t> num_launches(const Config& config,
+                                    const Plan& plan,
+                                    const Result<GpuParts>& parts,
+                                    int32_t batch) {
+  if (!parts.ok()) return std::nullopt;
   const Result<int32_t> launches =
       models::deepseek_v4::gpu::count_decode_launches(config,
                                                       parts->numerics,
@@ -343,7 +339,24 @@ int32_t num_launches(const Config& config,
                                                       plan.options.device.info(),
                                                       batch,
                                                       plan.options.context);
-  return launches.ok() ? *launches : 0;
+  return launches.ok() ? std::optional(*launches) : std::nullopt;
+}
+
+// " and 89 to 171 launches of 1 us"; empty on a CPU.
+std::string launches_text(const Plan& plan) {
+  if (is_cpu(plan)) return "";
+  std::vector<int32_t> counted;
+  for (const PlanBatch& step : plan.performance->batches) {
+    if (step.num_launches) counted.push_back(*step.num_launches);
+  }
+  if (counted.empty()) return ", launches not counted";
+  const auto [fewest, most] = std::minmax_element(counted.begin(), counted.end());
+  const bool has_all = counted.size() == plan.performance->batches.size();
+  return fmt::format(" and {} to {} launches of {:.0f} us{}",
+                     *fewest,
+                     *most,
+                     kLaunchSeconds * 1e6,
+                     has_all ? "" : ", not counted for every batch");
 }
 
 std::string assumption_of(const Config& config, const Plan& plan, double all_reduce) {
@@ -356,16 +369,7 @@ std::string assumption_of(const Config& config, const Plan& plan, double all_red
       is_cpu(plan) ? "kernels measured at 90% of the read stream, whole steps less"
                    : "as eight layers of V4-Flash on an H200 had it, whatever the model and "
                      "the GPU");
-  const auto [fewest, most] = std::minmax_element(
-      performance.batches.begin(),
-      performance.batches.end(),
-      [](const PlanBatch& a, const PlanBatch& b) { return a.num_launches < b.num_launches; });
-  if (most->num_launches > 0) {
-    text += fmt::format(" and {} to {} launches of {:.0f} us",
-                        fewest->num_launches,
-                        most->num_launches,
-                        kLaunchSeconds * 1e6);
-  }
+  text += launches_text(plan);
   text += fmt::format("; bound: weights and cache read once per step at {} per device ({})",
                       read_rate_text(options.device),
                       options.device.note);
@@ -376,9 +380,10 @@ std::string assumption_of(const Config& config, const Plan& plan, double all_red
   return text + ", experts chosen independently, no drafts";
 }
 
-}  // namespace
-
-void plan_performance(const Config& config, const quant::Detection& detection, Plan& plan) {
+void add_performance(const Config& config,
+                     const quant::Detection& detection,
+                     const Result<GpuParts>& parts,
+                     Plan& plan) {
   const PlanOptions& options = plan.options;
   const StateBytes state = state_of(config, draft_kind(detection), plan);
   double whole = 0;
@@ -399,8 +404,6 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
 
   PlanPerformance performance{.num_experts = config.n_routed_experts,
                               .choices = config.num_experts_per_tok};
-  const Result<GpuParts> parts = is_cpu(plan) ? Result<GpuParts>(unsupported("on the CPU"))
-                                              : gpu_parts(config, detection, plan);
   std::set<int32_t> batches = {1, 16, 64, 256};
   batches.insert(options.concurrency);
   for (const int32_t batch : batches) {
@@ -419,13 +422,21 @@ void plan_performance(const Config& config, const quant::Detection& detection, P
           step.bytes_per_device / options.device.read_bytes_per_s + step.exchange_seconds;
     }
     step.num_launches = num_launches(config, plan, parts, batch);
-    step.launch_seconds = step.num_launches * kLaunchSeconds;
+    step.launch_seconds = step.num_launches.value_or(0) * kLaunchSeconds;
     performance.batches.push_back(step);
   }
   performance.low_share = 0.5;
   performance.high_share = is_cpu(plan) ? 0.9 : 0.85;
   plan.performance = std::move(performance);
   plan.performance->assumption = assumption_of(config, plan, all_reduce);
+}
+
+}  // namespace
+
+void plan_memory_and_speed(const Config& config, const quant::Detection& detection, Plan& plan) {
+  const Result<GpuParts> parts = gpu_parts(config, detection, plan);
+  add_memory(config, detection, parts, plan);
+  add_performance(config, detection, parts, plan);
 }
 
 }  // namespace nibble::engine::internal

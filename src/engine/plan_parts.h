@@ -40,12 +40,9 @@ void plan_modules(const quant::Detection& detection, Plan& plan);
 // Ops without weights. V4 only.
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan);
 
-// What a decode step reads, and what a device holds.
-void plan_memory(const models::deepseek_v4::Config& config,
-                 const quant::Detection& detection,
-                 Plan& plan);
-void plan_performance(const models::deepseek_v4::Config& config,
-                      const quant::Detection& detection,
-                      Plan& plan);
+// What a device holds, and what a decode step reads and launches. V4 only.
+void plan_memory_and_speed(const models::deepseek_v4::Config& config,
+                           const quant::Detection& detection,
+                           Plan& plan);
 
 }  // namespace nibble::engine::internal

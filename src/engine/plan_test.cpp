@@ -6,11 +6,15 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "device/cuda.h"
 #include "device/emulated_gpu.h"
+#include "device/launch_observer.h"
 #include "engine/model_runner.h"
 #include "engine/plan_render.h"
 #include "quant/fixture_testing.h"
@@ -198,20 +202,52 @@ TEST(PlanSteps, BytesOfOneDevice) {
   EXPECT_NEAR(h200.performance->batches[0].bound_seconds * 1e3, 11.217e9 / 4.6e12 * 1e3, 0.02);
 }
 
-// Those of the step itself, of 1 us each: they are there however few bytes it reads.
-TEST(PlanSteps, LaunchesAreThoseOfTheStep) {
-  const Plan h200 = make_plan(flash(), {}, on("h200"));
-  const std::vector<PlanBatch>& batches = h200.performance->batches;
-  ASSERT_EQ(batches[0].batch, 1);
-  const int32_t layers = quant::v4_flash().layers;
-  EXPECT_GT(batches[0].num_launches, 7 * layers);
-  EXPECT_LE(batches[0].num_launches, 12 * layers + 12);
-  for (const PlanBatch& step : batches) {
-    EXPECT_GE(step.num_launches, batches[0].num_launches) << step.batch;  // slots, rounded inputs
-    EXPECT_NEAR(step.launch_seconds, step.num_launches * 1e-6, 1e-12);
+const PlanBatch& batch_of(const Plan& plan, int32_t batch) {
+  for (const PlanBatch& step : plan.performance->batches) {
+    if (step.batch == batch) return step;
   }
+  ADD_FAILURE() << "no batch of " << batch;
+  static const PlanBatch none;
+  return none;
+}
+
+// Those that profiles of eight layers of Flash on an H200 show.
+TEST(PlanSteps, LaunchesAreThoseOfAnH200) {
+  V4Shape shape = quant::v4_flash();
+  shape.layers = 8;
+  PlanOptions options = on("h200");
+  options.context = 1088;
+  const Plan plan = make_plan(v4(shape, {.draft = V4Draft::kNone}), {}, options);
+  EXPECT_EQ(batch_of(plan, 1).num_launches, 89);
+  EXPECT_EQ(batch_of(plan, 16).num_launches, 138);
+  EXPECT_EQ(batch_of(plan, 64).num_launches, 171);
+  EXPECT_THAT(plan.performance->assumption, HasSubstr(" and 89 to "));
+}
+
+// They are there however few bytes a step reads.
+TEST(PlanSteps, LaunchesTakeAMicrosecondEach) {
+  const Plan plan = make_plan(flash(), {}, on("h200"));
+  for (const PlanBatch& step : plan.performance->batches) {
+    EXPECT_NEAR(step.launch_seconds, step.num_launches.value() * 1e-6, 1e-12) << step.batch;
+  }
+  EXPECT_NEAR(batch_of(plan, 1).expected_tok_s(0.85), 299, 2);
+}
+
+TEST(PlanSteps, LaunchesOfPlannedKernelsAreNotCounted) {
+  PlanOptions options = on("b300");
+  options.without_kernel = "sm_80";  // those that run on every GPU since
+  const Plan plan = make_plan(flash(), {}, options);
+  EXPECT_EQ(module_of(plan, "router").kernel->status, kernels::Status::kPlanned);
+  EXPECT_EQ(batch_of(plan, 1).num_launches, std::nullopt);
+  EXPECT_THAT(plan.performance->assumption, HasSubstr(", launches not counted; "));
+  const json::Value json = plan_json(plan);
+  const json::Value& step = json.find("performance")->find("batches")->as_array()->front();
+  EXPECT_TRUE(step.find("launches")->is_null());
+  EXPECT_TRUE(step.find("launch_ms")->is_null());
+
   const Plan cpu = make_plan(flash(), {}, on("cpu"));
-  EXPECT_EQ(cpu.performance->batches[0].num_launches, 0);
+  EXPECT_EQ(batch_of(cpu, 1).num_launches, std::nullopt);
+  EXPECT_THAT(cpu.performance->assumption, Not(HasSubstr("launches")));
 }
 
 // --- spec "deepseek-v4" 6.2: cache; in BF16, with rings that drafts may be taken back from ---
@@ -538,6 +574,52 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
       return m.module_class == "attention";
     });
     EXPECT_EQ(attention.by_rows.size(), deterministic ? 1 : 2);
+  }
+}
+
+// Launches of a decode step of sequences without context.
+int32_t launches_of_step(const LoadedTiny& loaded, int32_t batch) {
+  int32_t count = 0;
+  const device::LaunchObserver observer{[&](const device::ObservedLaunch& launch) {
+    ++count;
+    return launch.run();
+  }};
+  const auto size = static_cast<size_t>(batch);
+  std::vector<SlotId> slots;
+  std::vector<PageId> pages;
+  for (int32_t i = 0; i < batch; ++i) {
+    slots.push_back(SlotId{i});
+    pages.push_back(PageId{i});
+    loaded.model->reset_slot(slots.back());
+  }
+  std::vector<std::span<const PageId>> tables;
+  for (const PageId& page : pages) tables.emplace_back(&page, 1);
+  const std::vector<int32_t> tokens(size, 5);
+  const std::vector<models::DeviceSampling> greedy(size);
+  loaded.device->stream().observer = &observer;
+  const Result<void> queued = loaded.model->queue_decode(
+      {.slots = slots, .block_tables = tables, .token_ids = tokens, .sampling = greedy});
+  loaded.device->stream().observer = nullptr;
+  EXPECT_TRUE(queued.ok()) << queued.error().message;
+  EXPECT_EQ(loaded.model->fetch_decoded().value().size(), size);
+  return count;
+}
+
+TEST(PlanSteps, LaunchesAreThoseThatAStepMakes) {
+  const PlanOptions options{.context = 256, .pass_tokens = 64, .allow_reference = true};
+  const auto planned = [&](int32_t batch) {
+    PlanOptions of_batch = options;
+    of_batch.concurrency = batch;
+    return plan_tiny(of_batch, device::DeviceKind::kCuda);
+  };
+  const Plan largest = planned(64);
+  PlanOptions to_load = largest.options;
+  to_load.loads_draft = true;  // as GPUs do
+  const LoadedTiny loaded = load_tiny(to_load);
+  ASSERT_TRUE(loaded.model->reserve_state(planned_state(largest)).ok());
+  for (const int32_t batch : {1, 4, 16, 32, 64}) {
+    EXPECT_EQ(batch_of(planned(batch), batch).num_launches, launches_of_step(loaded, batch))
+        << batch;
   }
 }
 

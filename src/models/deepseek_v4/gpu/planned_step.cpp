@@ -45,16 +45,43 @@ class CountingDevice final : public device::Device {
       }};
 };
 
-// Rows that nobody has written yet do not say how they launch.
-bool has_planned_experts(const Weights& weights) {
-  const auto is_planned = [](const kernels::RangedRoute& ranged) {
-    return ranged.route.kernel->status == kernels::Status::kPlanned;
+// Whether a product of a decode step of that many rows takes a table row that nobody has written
+// yet: such rows do not say in what form they read x, nor what else they launch.
+bool has_planned_products(const Weights& weights, int64_t rows) {
+  const auto is_planned = [rows](const auto& weight) {
+    return !weight.routes().empty() &&
+           kernels::route_for(weight.routes(), rows).kernel->status == kernels::Status::kPlanned;
   };
-  return std::any_of(weights.layers.begin(), weights.layers.end(), [&](const BlockWeights& block) {
-    const auto up = block.moe.w13.routes(), down = block.moe.w2.routes();
-    return std::any_of(up.begin(), up.end(), is_planned) ||
-           std::any_of(down.begin(), down.end(), is_planned);
-  });
+  const auto has_planned = [&](const BlockWeights& block) {
+    const AttentionWeights& attention = block.attention;
+    const MoeWeights& moe = block.moe;
+    return is_planned(attention.wqa_wkv) || is_planned(attention.wq_b) ||
+           is_planned(attention.wo_a) || is_planned(attention.wo_b) ||
+           is_planned(attention.compressor_projections) || is_planned(attention.index_wq_b) ||
+           is_planned(moe.gate) || is_planned(moe.w13) || is_planned(moe.w2) ||
+           is_planned(moe.shared_w13) || is_planned(moe.shared_w2);
+  };
+  return is_planned(weights.lm_head) ||
+         std::any_of(weights.layers.begin(), weights.layers.end(), has_planned);
+}
+
+// A step that Model::queue_decode() takes.
+Result<void> run_queued(const Pass& pass, const StepPlan& plan, int32_t bucket) {
+  const StepLists lists = plan.lists(StepSize::decode(bucket));
+  TRY(take_chosen(pass, lists.sample, bucket));
+  TRY(run_decode_step(pass, lists, bucket));
+  return choose_tokens(pass, lists.sample, pass.ws.logits, bucket);
+}
+
+// One of more rows than any bucket: Model::forward(), after which the host chooses.
+Result<void> run_forward(const Pass& pass, const StepPlan& plan, int32_t num_rows) {
+  const StepLists lists = plan.lists({.rows = num_rows, .sequences = num_rows});
+  const Rows rows{.lists = lists.main, .streams = pass.ws.streams};
+  const HeadWeights& head = pass.weights.head;
+  TRY(run_layers(pass, rows, head_dots(pass, head)));
+  TRY(run_head(pass, head, rows.streams, lists.logits_rows, 0, num_rows));
+  if (pass.weights.mtp) TRY(store_streams(pass, lists, rows));
+  return {};
 }
 
 }  // namespace
@@ -66,13 +93,13 @@ Result<int32_t> count_decode_launches(const Config& config,
                                       const device::DeviceInfo& device,
                                       int32_t rows,
                                       int32_t max_context) {
-  if (has_planned_experts(weights)) return unsupported("kernels of the experts are only planned");
-  // Beyond the largest bucket a step runs without a graph, and launches the same.
-  const int32_t bucket = std::max(bucket_of(rows), rows);
-  const StateOptions options{.num_slots = bucket,
+  const bool is_queued = rows <= kMaxDecodeRows;
+  const int32_t step_rows = is_queued ? bucket_of(rows) : rows;
+  if (has_planned_products(weights, step_rows)) return unsupported("kernels are only planned");
+  const StateOptions options{.num_slots = step_rows,
                              .num_pages = 1,
                              .max_context = max_context,
-                             .max_tokens_per_pass = bucket};
+                             .max_tokens_per_pass = step_rows};
   CountingDevice counting(device);
   TRY_ASSIGN(const State state,
              State::make(config, numerics, weights.mtp.has_value(), options, counting));
@@ -88,10 +115,7 @@ Result<int32_t> count_decode_launches(const Config& config,
                   .ws = workspace,
                   .device = counting,
                   .num_units = device.num_units};
-  const StepLists lists = plan.lists(StepSize::decode(bucket));
-  TRY(take_chosen(pass, lists.sample, bucket));
-  TRY(run_decode_step(pass, lists, bucket));
-  TRY(choose_tokens(pass, lists.sample, workspace.logits, bucket));
+  TRY(is_queued ? run_queued(pass, plan, step_rows) : run_forward(pass, plan, step_rows));
   return counting.num_launches();
 }
 

@@ -14,7 +14,9 @@ namespace nibble::models::deepseek_v4::gpu {
 
 // Launches of a decode step of `rows` sequences with up to `max_context` tokens each, from the
 // tokens to the choice of the next ones: the step itself, with launches that are only counted.
-//   weights: may be those of plan_weights(); kUnsupported where experts take a row that is planned
+// Steps of more than kMaxDecodeRows end with logits, of which the host chooses.
+//   weights: may be those of plan_weights(); kUnsupported where a product takes a planned kernel,
+//            kExhausted where the host has no addresses for the step's memory
 Result<int32_t> count_decode_launches(const Config& config,
                                       const Numerics& numerics,
                                       const Weights& weights,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "base/result.h"
@@ -19,7 +20,7 @@ inline constexpr int32_t kMaxQueuedSteps = 2;
 
 // Rows of the decode steps that are recorded as graphs; a step takes the next larger one.
 inline constexpr int32_t kBuckets[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
-inline constexpr int32_t kMaxDecodeRows = 256;
+inline constexpr int32_t kMaxDecodeRows = kBuckets[std::size(kBuckets) - 1];
 // The smallest bucket that holds `rows`; 0 when none does.
 int32_t bucket_of(int32_t rows);
 
