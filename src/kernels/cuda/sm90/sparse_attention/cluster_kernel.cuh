@@ -121,6 +121,148 @@ __device__ __forceinline__ void prepare_addresses(
   if (threadIdx.x == 0 && params.out.fp8_blocks != nullptr) prefetch_line(params.out.fp8_blocks);
 }
 
+// Copies the queries of the block's heads to shared memory, rows kKeyPitch apart.
+template <class Shape>
+__device__ __forceinline__ void fetch_queries(const SparseAttentionParams& params,
+                                              int token,
+                                              int first_head,
+                                              uint32_t queries,
+                                              int warp,
+                                              int lane) {
+  const uint16_t* const rows =
+      params.q + (static_cast<size_t>(token) * params.heads + first_head) * kKeyWidth;
+#pragma unroll
+  for (int i = 0; i < kClusterHeads * 64 / Shape::kThreads; ++i) {
+    const int row = warp / 2 + i * (Shape::kWarps / 2), column = (warp % 2 * 32 + lane) * 8;
+    copy_async_16(
+        queries + row * Shape::kKeyPitch + column * 2, rows + row * kKeyWidth + column, true);
+  }
+}
+
+// Waits for the warp's keys, and widens what has come of them in registers.
+//   parts: of FP8 rows
+template <class Shape, bool kIsFp8, int kCount>
+__device__ __forceinline__ void finish_fetch(Fp8RowPart (&parts)[kCount],
+                                             int warp,
+                                             int lane,
+                                             uint8_t* memory) {
+  if constexpr (kIsFp8) {
+#pragma unroll
+    for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+      uint8_t* const row = memory + (warp + i * Shape::kWarps) * Shape::kKeyPitch;
+      parts[i].widen(lane, [row](int element, const auto& values) {
+        *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(row + element * 2) = values;
+      });
+    }
+  }
+  copy_async_wait_all();
+}
+
+// A warp's products with a tile's keys: its parts of the width and of the keys.
+//   q: 16 columns per step; base: of the keys
+template <class Shape, int kSteps, int kKeyTiles>
+__device__ __forceinline__ void multiply_keys(const uint32_t (&q)[kSteps][4],
+                                              uint32_t base,
+                                              int width_part,
+                                              int key_part,
+                                              int lane,
+                                              float (&part)[kKeyTiles][4]) {
+#pragma unroll
+  for (int pair = 0; pair < kSteps / 2; ++pair) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      uint32_t b[4];
+      const int key = key_part * Shape::kPartKeys + n * 8 + lane % 8;
+      const int column = width_part * (kKeyWidth / Shape::kWidthParts) + pair * 32 + lane / 8 * 8;
+      load_matrices(b, base + key * Shape::kKeyPitch + column * 2);
+      mma_bf16(part[n], q[2 * pair], b[0], b[1]);
+      mma_bf16(part[n], q[2 * pair + 1], b[2], b[3]);
+    }
+  }
+}
+
+// Parts of scores, [kWidthParts][kClusterHeads][kScorePitch].
+template <class Shape, int kKeyTiles>
+__device__ __forceinline__ void store_scores(
+    const float (&part)[kKeyTiles][4], int width_part, int key_part, int g, int t, float* scores) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+    float* const to = scores + (width_part * kClusterHeads + g) * Shape::kScorePitch +
+                      key_part * Shape::kPartKeys + n * 8 + 2 * t;
+    *reinterpret_cast<float2*>(to) = {part[n][0], part[n][1]};
+    *reinterpret_cast<float2*>(to + 8 * Shape::kScorePitch) = {part[n][2], part[n][3]};
+  }
+}
+
+// A head's logits to base 2 of keys lane, lane + 32, ..., summed over the parts of the width, and
+// the largest one of the lane.   bias: 0, or -inf where there is no key
+template <class Shape, int kTileKeys, int kPerLane>
+__device__ __forceinline__ float read_logits(const float* scores,
+                                             const float* bias,
+                                             float scale_log2,
+                                             int head,
+                                             int lane,
+                                             float (&logits)[kPerLane]) {
+  float tile_max = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int key = i * 32 + lane;
+    logits[i] = -INFINITY;
+    if (key < kTileKeys) {
+      float dot = 0;
+#pragma unroll
+      for (int w = 0; w < Shape::kWidthParts; ++w) {
+        dot += scores[(w * kClusterHeads + head) * Shape::kScorePitch + key];
+      }
+      logits[i] = dot * scale_log2 + bias[key];
+    }
+    tile_max = fmaxf(tile_max, logits[i]);
+  }
+  return tile_max;
+}
+
+// Writes the head's probabilities of a tile and adds them, as rounded, to the lane's `sum`.
+template <class Shape, int kTileKeys, int kPerLane>
+__device__ __forceinline__ void store_probabilities(const float (&logits)[kPerLane],
+                                                    float origin,
+                                                    int head,
+                                                    int lane,
+                                                    uint8_t* memory,
+                                                    float& sum) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int key = i * 32 + lane;
+    const uint32_t p = pack_bf16x2(exp2_approx(logits[i] - origin), 0);
+    sum += low_bf16(p);
+    if (key < kTileKeys) {
+      *reinterpret_cast<uint16_t*>(memory + Shape::kProbabilitiesOffset +
+                                   head * Shape::kProbabilityPitch + key * 2) =
+          static_cast<uint16_t>(p);
+    }
+  }
+}
+
+// Adds a tile's probabilities times values: 16 heads, 32 columns of a warp.
+template <class Shape, int kTileKeys>
+__device__ __forceinline__ void add_values(uint32_t base, int warp, int lane, float (&out)[4][4]) {
+#pragma unroll
+  for (int step = 0; step < kTileKeys / 16; ++step) {
+    uint32_t p[4];
+    load_matrices(p,
+                  base + Shape::kProbabilitiesOffset + lane % 16 * Shape::kProbabilityPitch +
+                      step * 32 + lane / 16 * 16);
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      uint32_t v[4];
+      load_matrices_transposed(v,
+                               base + (step * 16 + lane % 16) * Shape::kKeyPitch +
+                                   (warp * 32 + n * 8 + lane / 16 * 8) * 2);
+      mma_bf16(out[n], p, v[0], v[1]);
+      mma_bf16(out[n + 1], p, v[2], v[3]);
+    }
+  }
+}
+
 // Sends a warp's sums to the owners of the heads: 16 bytes of rows g and g + 8 each.
 template <class Shape>
 __device__ __forceinline__ void send_sums(uint32_t base,
@@ -346,32 +488,10 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
       }
     }
   };
-  const auto finish_fetch = [&] {
-    if constexpr (kIsFp8) {
-#pragma unroll
-      for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
-        uint8_t* const row = memory + (warp + i * Shape::kWarps) * Shape::kKeyPitch;
-        parts[i].widen(lane, [row](int element, const auto& values) {
-          *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(row + element * 2) = values;
-        });
-      }
-    }
-    copy_async_wait_all();
-  };
 
   // q lies where scores will be, until each warp has taken its part: 64 of the width.
   const int width_part = warp % Shape::kWidthParts, key_part = warp / Shape::kWidthParts;
   const uint32_t queries = base + Shape::kScoresOffset;
-  const auto read_q = [&] {
-    const uint16_t* const rows =
-        params.q + (static_cast<size_t>(token) * params.heads + first_head) * kKeyWidth;
-#pragma unroll
-    for (int i = 0; i < kClusterHeads * 64 / Shape::kThreads; ++i) {
-      const int row = warp / 2 + i * (Shape::kWarps / 2), column = (warp % 2 * 32 + lane) * 8;
-      copy_async_16(
-          queries + row * Shape::kKeyPitch + column * 2, rows + row * kKeyWidth + column, true);
-    }
-  };
 
   const int own_key = begin + warp + lane * Shape::kWarps;
   const bool is_ready = lane < Shape::kRowsPerWarp && own_key < end && keys.is_ready(own_key);
@@ -395,7 +515,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   const int found = find_key(begin, !is_ready);
   QuerySums query = {};
   if (params.q != nullptr) {
-    read_q();
+    fetch_queries<Shape>(params, token, first_head, queries, warp, lane);
   } else {
     read_query(params, token, first_head + warp, query);
   }
@@ -424,64 +544,24 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
       __syncthreads();
       copy_keys(tile, find_key(tile, true), ~0U);
     }
-    finish_fetch();
+    finish_fetch<Shape, kIsFp8>(parts, warp, lane, memory);
     __syncthreads();
     float part[kKeyTiles][4] = {};
-#pragma unroll
-    for (int pair = 0; pair < kSteps / 2; ++pair) {
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-        uint32_t b[4];
-        const int key = key_part * Shape::kPartKeys + n * 8 + lane % 8;
-        const int column = width_part * (kKeyWidth / Shape::kWidthParts) + pair * 32 + lane / 8 * 8;
-        load_matrices(b, base + key * Shape::kKeyPitch + column * 2);
-        mma_bf16(part[n], q[2 * pair], b[0], b[1]);
-        mma_bf16(part[n], q[2 * pair + 1], b[2], b[3]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-      float* const to = scores + (width_part * kClusterHeads + g) * Shape::kScorePitch +
-                        key_part * Shape::kPartKeys + n * 8 + 2 * t;
-      *reinterpret_cast<float2*>(to) = {part[n][0], part[n][1]};
-      *reinterpret_cast<float2*>(to + 8 * Shape::kScorePitch) = {part[n][2], part[n][3]};
-    }
+    multiply_keys<Shape>(q, base, width_part, key_part, lane, part);
+    store_scores<Shape>(part, width_part, key_part, g, t, scores);
     __syncthreads();
 
     constexpr int kPerLane = (kTileKeys + 31) / 32;
     float logits[kPerLane];
-    float tile_max = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int key = i * 32 + lane;
-      logits[i] = -INFINITY;
-      if (key < kTileKeys) {
-        float dot = 0;
-#pragma unroll
-        for (int w = 0; w < Shape::kWidthParts; ++w) {
-          dot += scores[(w * kClusterHeads + warp) * Shape::kScorePitch + key];
-        }
-        logits[i] = dot * params.scale_log2 + bias[key];
-      }
-      tile_max = fmaxf(tile_max, logits[i]);
-    }
+    const float tile_max =
+        read_logits<Shape, kTileKeys>(scores, bias, params.scale_log2, warp, lane, logits);
     const float new_max = fmaxf(max, ordered_warp_max(tile_max));
     const float origin = new_max == -INFINITY ? 0.0f : new_max;
     const float factor = exp2_approx(max - origin);
     sum *= factor;
     max = new_max;
     if (lane == 0) rescale[warp] = factor;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int key = i * 32 + lane;
-      const uint32_t p = pack_bf16x2(exp2_approx(logits[i] - origin), 0);
-      sum += low_bf16(p);
-      if (key < kTileKeys) {
-        *reinterpret_cast<uint16_t*>(memory + Shape::kProbabilitiesOffset +
-                                     warp * Shape::kProbabilityPitch + key * 2) =
-            static_cast<uint16_t>(p);
-      }
-    }
+    store_probabilities<Shape, kTileKeys>(logits, origin, warp, lane, memory, sum);
     __syncthreads();
 
     if (tile != begin) {
@@ -494,22 +574,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
         out[n][3] *= bottom;
       }
     }
-#pragma unroll
-    for (int step = 0; step < kTileKeys / 16; ++step) {
-      uint32_t p[4];
-      load_matrices(p,
-                    base + Shape::kProbabilitiesOffset + lane % 16 * Shape::kProbabilityPitch +
-                        step * 32 + lane / 16 * 16);
-#pragma unroll
-      for (int n = 0; n < 4; n += 2) {
-        uint32_t v[4];
-        load_matrices_transposed(v,
-                                 base + (step * 16 + lane % 16) * Shape::kKeyPitch +
-                                     (warp * 32 + n * 8 + lane / 16 * 8) * 2);
-        mma_bf16(out[n], p, v[0], v[1]);
-        mma_bf16(out[n + 1], p, v[2], v[3]);
-      }
-    }
+    add_values<Shape, kTileKeys>(base, warp, lane, out);
   }
 
   cluster_wait();
