@@ -139,6 +139,37 @@ __device__ __forceinline__ void fetch_queries(const SparseAttentionParams& param
   }
 }
 
+// Copies the warp's i-th key of a tile, with zeros where it is not present: FP8 to registers.
+template <class Shape, bool kIsFp8>
+__device__ __forceinline__ void fetch_row(const uint8_t* row,
+                                          bool is_present,
+                                          int i,
+                                          uint32_t base,
+                                          int warp,
+                                          int lane,
+                                          Fp8RowPart* parts) {
+  if constexpr (kIsFp8) {
+    parts[i].read(is_present ? row : nullptr, lane);
+  } else {
+    const uint32_t destination = base + (warp + i * Shape::kWarps) * Shape::kKeyPitch + lane * 16;
+    copy_async_16(destination, row + lane * 16, is_present);
+    copy_async_16(destination + 512, row + lane * 16 + 512, is_present);
+  }
+}
+
+// A warp's part of the queries' width as matrices of 16 columns.
+template <class Shape, int kSteps>
+__device__ __forceinline__ void load_queries(uint32_t queries,
+                                             int width_part,
+                                             int lane,
+                                             uint32_t (&q)[kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column = width_part * (kKeyWidth / Shape::kWidthParts) + step * 16 + lane / 16 * 8;
+    load_matrices(q[step], queries + lane % 16 * Shape::kKeyPitch + column * 2);
+  }
+}
+
 // Waits for the warp's keys, and widens what has come of them in registers.
 //   parts: of FP8 rows
 template <class Shape, bool kIsFp8, int kCount>
@@ -239,6 +270,17 @@ __device__ __forceinline__ void store_probabilities(const float (&logits)[kPerLa
                                    head * Shape::kProbabilityPitch + key * 2) =
           static_cast<uint16_t>(p);
     }
+  }
+}
+
+// To another origin: rows g and g + 8 of sums.
+__device__ __forceinline__ void rescale_sums(float top, float bottom, float (&out)[4][4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    out[n][0] *= top;
+    out[n][1] *= top;
+    out[n][2] *= bottom;
+    out[n][3] *= bottom;
   }
 }
 
@@ -354,6 +396,34 @@ __device__ __forceinline__ void write_merged(const SparseAttentionParams& params
                     merged);
 }
 
+// A warp's 128 columns: four of each lane, over the part of the splits that it has, in order.
+//   weight: of split `lane`
+template <class Shape>
+__device__ __forceinline__ float4 weighted_sum(const uint2 (&values)[Shape::kPartSplits],
+                                               float weight,
+                                               int first_split) {
+  float4 merged = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < Shape::kPartSplits; ++i) {
+    const float w = __shfl_sync(~0U, weight, first_split + i);
+    merged = {fmaf(w, low_bf16(values[i].x), merged.x),
+              fmaf(w, high_bf16(values[i].x), merged.y),
+              fmaf(w, low_bf16(values[i].y), merged.z),
+              fmaf(w, high_bf16(values[i].y), merged.w)};
+  }
+  return merged;
+}
+
+// The sum over the splits, of which each lane has one.
+template <class Shape>
+__device__ __forceinline__ float sum_splits(float value) {
+#pragma unroll
+  for (int step = Shape::kMergeSplits / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(~0U, value, step);
+  }
+  return value;
+}
+
 // Merges what all splits have sent of the block's heads. The warps of a head's first part of the
 // splits add the others' sums and write.
 template <class Shape>
@@ -386,15 +456,7 @@ __device__ __forceinline__ void merge_heads(const SparseAttentionParams& params,
   const float sink = place.sink, max = fmaxf(sink, ordered_warp_max(state.x));
   const float origin = max == -INFINITY ? 0.0f : max;
   const float weight = exp2_approx(state.x - origin);
-  float4 merged = {0, 0, 0, 0};
-#pragma unroll
-  for (int i = 0; i < Shape::kPartSplits; ++i) {
-    const float w = __shfl_sync(~0U, weight, first_split + i);
-    merged = {fmaf(w, low_bf16(values[i].x), merged.x),
-              fmaf(w, high_bf16(values[i].x), merged.y),
-              fmaf(w, low_bf16(values[i].y), merged.z),
-              fmaf(w, high_bf16(values[i].y), merged.w)};
-  }
+  float4 merged = weighted_sum<Shape>(values, weight, first_split);
   // Where keys were: every warp of the block has sent its sums.
   float4* const partial = reinterpret_cast<float4*>(memory) + owned * kKeyWidth + group * 32 + lane;
   const int barrier = 1 + owned * Shape::kMergeGroups + group;
@@ -403,12 +465,7 @@ __device__ __forceinline__ void merge_heads(const SparseAttentionParams& params,
     named_barrier_arrive(barrier, Shape::kMergeParts * 32);
     return;
   }
-  float denominator = weight * state.y;
-#pragma unroll
-  for (int step = Shape::kMergeSplits / 2; step > 0; step /= 2) {
-    denominator += __shfl_xor_sync(~0U, denominator, step);
-  }
-  denominator += exp2_approx(sink - origin);
+  const float denominator = sum_splits<Shape>(weight * state.y) + exp2_approx(sink - origin);
   const float inverse = max == -INFINITY ? 0.0f : __fdividef(1.0f, denominator);
   if constexpr (Shape::kMergeParts > 1) named_barrier_sync(barrier, Shape::kMergeParts * 32);
 #pragma unroll
@@ -478,14 +535,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
       const auto* const row = reinterpret_cast<const uint8_t*>(
           __shfl_sync(~0U, reinterpret_cast<uint64_t>(own_row), i));
       const bool is_present = (present >> i & 1) != 0;
-      if constexpr (kIsFp8) {
-        parts[i].read(is_present ? row : nullptr, lane);
-      } else {
-        const uint32_t destination =
-            base + (warp + i * Shape::kWarps) * Shape::kKeyPitch + lane * 16;
-        copy_async_16(destination, row + lane * 16, is_present);
-        copy_async_16(destination + 512, row + lane * 16 + 512, is_present);
-      }
+      fetch_row<Shape, kIsFp8>(row, is_present, i, base, warp, lane, parts);
     }
   };
 
@@ -532,11 +582,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
   copy_async_wait<1>();
   __syncthreads();
   uint32_t q[kSteps][4];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int column = width_part * (kKeyWidth / Shape::kWidthParts) + step * 16 + lane / 16 * 8;
-    load_matrices(q[step], queries + lane % 16 * Shape::kKeyPitch + column * 2);
-  }
+  load_queries<Shape>(queries, width_part, lane, q);
   float out[4][4] = {};
   float max = -INFINITY, sum = 0;  // of head `warp`; sum of this lane's keys
   for (int tile = begin; tile < end; tile += kTileKeys) {
@@ -564,16 +610,7 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     store_probabilities<Shape, kTileKeys>(logits, origin, warp, lane, memory, sum);
     __syncthreads();
 
-    if (tile != begin) {
-      const float top = rescale[g], bottom = rescale[g + 8];
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        out[n][0] *= top;
-        out[n][1] *= top;
-        out[n][2] *= bottom;
-        out[n][3] *= bottom;
-      }
-    }
+    if (tile != begin) rescale_sums(rescale[g], rescale[g + 8], out);
     add_values<Shape, kTileKeys>(base, warp, lane, out);
   }
 
