@@ -234,13 +234,16 @@ struct DeviceSwiglu {
 // launch of its own where there are more.
 inline constexpr int32_t kMaxSlotTokens = 16;
 
+// Per token: lanes of a warp. For one token, each choice is a slot of one row.
+inline constexpr int32_t kMaxChoices = 32;
+
 // Expert choice (spec 4.1, kernels::SelectExpertsArgs), and beside it the SwiGLU of the shared
 // expert. Padding rows get ids -1 and weights 0.
 struct DeviceSelectExpertsArgs {
   DeviceSums logits;  // [splits, m, N]
   DeviceTokens tokens;
   int32_t num_experts = 0;
-  int32_t choices = 0;
+  int32_t choices = 0;                        // at most kMaxChoices
   const float* bias = nullptr;                // [N]; null for hash layers
   const int32_t* token_to_experts = nullptr;  // [vocab, choices]; null for score layers
   bool reuse_ids = false;  // `ids` is input (replayed decisions), only weights are computed
@@ -254,9 +257,12 @@ struct DeviceSelectExpertsArgs {
   bool is_dependent = false;
 };
 
-inline constexpr int32_t kBesideSplits = 2;  // of DeviceGroupedMatMulArgs::beside
+// Of DeviceGroupedMatMulArgs::beside: only where num_splits() gives the product so many on its GPU.
+// Rows of W in 64 panels, as of hidden size 4096, are split so on 128 to 255 multiprocessors.
+inline constexpr int32_t kBesideSplits = 2;
 
 inline constexpr int32_t kMaxRowSlots = 32;  // of one row, of a launch
+static_assert(kMaxChoices <= kMaxRowSlots);
 
 // What a product of gate and up rows may go on with in the same launch, where the record says so
 // (KernelInfo::joins_down): y of it, in the x_form of the record, through the experts' second
@@ -287,7 +293,8 @@ struct DeviceGroupedMatMulArgs {
   // With down, where the record names KernelInfo::beside: for one token, first what select_experts
   // does (choice.ids are slots.experts, choice.weights pair_weights), and the second product of the
   // shared expert, whose x is choice.shared.y: of m 1 and kBesideSplits splits, with the bits of
-  // the row of that name. Only choice.shared.y may stay as it was. Without tokens: neither.
+  // the row of that name. Only choice.shared.y may stay as it was. No choice.slots, and no
+  // choice.reuse_ids: blocks choose on their own while one writes the ids. Without tokens: neither.
   DeviceSelectExpertsArgs choice;
   DeviceMatMulArgs beside;
   int32_t num_units = 0;      // streaming multiprocessors: the grid

@@ -191,7 +191,7 @@ bool is_reference(const KernelInfo& kernel);
 
 // What has to be computed. Ops without weights put their row width (norms: features, attention:
 // head_dim, expert choice: experts) in k and how many rows belong together (attention: heads,
-// hyper-connections: streams) in n.
+// hyper-connections: streams; expert choice on GPUs: choices of a token) in n.
 struct Problem {
   Op op = Op::kMatMul;
   bool has_weight = false;

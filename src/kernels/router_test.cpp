@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "kernels/device_args.h"
 #include "kernels/kernel.h"
 
 namespace nibble::kernels {
@@ -261,6 +262,19 @@ TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
 }
 
 // DeepSeek-V4-Flash's latents with compressors, and shared experts with the router.
+TEST(PlannedRoute, RefusesMoreChoicesThanAGpuMakes) {
+  device::DeviceInfo gpu;
+  gpu.kind = device::DeviceKind::kCuda;
+  gpu.sm = 90;
+  Problem problem{
+      .op = Op::kSelectExperts, .activation = Activation::kBf16, .n = kMaxChoices, .k = 256};
+  EXPECT_TRUE(route(problem, gpu, {.for_plan = true}).ok());
+  problem.n = kMaxChoices + 1;
+  const Result<Route> refused = route(problem, gpu, {.for_plan = true});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("select_experts.cuda.simt: n 33, at most 32"));
+}
+
 TEST(PlanMatMulPair, DividesBlocksByBytesWithFewSplits) {
   const auto plan = [](int64_t first_n, int64_t second_n) {
     PackedWeight first, second;

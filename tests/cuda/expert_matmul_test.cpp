@@ -692,48 +692,71 @@ TokenResults run_token(const Token& token,
           .pairs = token.pairs.to_host()};
 }
 
-// Bit for bit what separate launches give; also with few blocks, which take many units each.
-TEST_F(ExpertMatMul, ChoosesAndHasTheSharedExpertBesideIt) {
-  struct Shape {
-    int64_t hidden, intermediate, shared_k;
-    int32_t num_experts, choices;
-  };
-  for (const auto& [hidden, intermediate, shared_k, num_experts, choices] :
-       {Shape{256, 256, 512, 18, 3}, {1024, 512, 2048, 256, 6}, {512, 256, 1024, 384, 4}}) {
-    SCOPED_TRACE(::testing::Message() << hidden);
-    const Experts up =
-        make_experts(kTokenExperts, 2 * intermediate, hidden, PanelOrder::kGateUp, 4);
-    const Experts down = make_experts(kTokenExperts, hidden, intermediate, PanelOrder::kNatural, 4);
-    const quant::QuantizedWeight stored = random_fp8(hidden, shared_k, 16);
-    const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = hidden};
-    const PackedWeight host = pack_fp8_panel64({&source, 1}).value();
-    const DeviceArray<std::byte> bytes(
-        std::vector<std::byte>(host.codes, host.codes + host.num_bytes()));
-    PackedWeight shared;
-    shared.format = host.format;
-    shared.layout = host.layout;
-    shared.n = hidden;
-    shared.k = shared_k;
-    shared.codes = bytes.data();
-    shared.scales = bytes.data() + (host.scales - host.codes);
-    for (const bool by_table : {false, true}) {
-      for (const int32_t sequence : {0, -1}) {
-        const auto run = [&](bool joined, int32_t num_units) {
-          const Token token =
-              make_token(num_experts, choices, hidden, intermediate, shared_k, sequence);
-          return run_token(token, up, down, shared, by_table, joined, num_units);
-        };
-        const TokenResults apart = run(false, gpu()->info().num_units);
-        for (const int32_t num_units : {gpu()->info().num_units, 2, 3}) {
-          const TokenResults joined = run(true, num_units);
-          EXPECT_EQ(joined.ids, apart.ids);
-          EXPECT_EQ(joined.weights, apart.weights);
-          EXPECT_EQ(joined.sums, apart.sums);
-          if (sequence >= 0) {
-            EXPECT_EQ(joined.pairs, apart.pairs);
-          }
+// An FP8 weight as the product beside reads it.
+struct SharedDown {
+  DeviceArray<std::byte> bytes;
+  PackedWeight weight;
+};
+SharedDown make_shared_down(int64_t n, int64_t k) {
+  const quant::QuantizedWeight stored = random_fp8(n, k, 16);
+  const WeightRows source{.weight = stored.view(), .row_begin = 0, .row_end = n};
+  const PackedWeight host = pack_fp8_panel64({&source, 1}).value();
+  SharedDown shared{.bytes = DeviceArray<std::byte>(
+                        std::vector<std::byte>(host.codes, host.codes + host.num_bytes())),
+                    .weight = {}};
+  shared.weight.format = host.format;
+  shared.weight.layout = host.layout;
+  shared.weight.n = n;
+  shared.weight.k = k;
+  shared.weight.codes = shared.bytes.data();
+  shared.weight.scales = shared.bytes.data() + (host.scales - host.codes);
+  return shared;
+}
+
+struct TokenShape {
+  int64_t hidden, intermediate, shared_k;
+  int32_t num_experts, choices;
+};
+void expect_joined_as_apart(Format format, const TokenShape& shape) {
+  const auto& [hidden, intermediate, shared_k, num_experts, choices] = shape;
+  const Experts up =
+      make_experts(kTokenExperts, 2 * intermediate, hidden, PanelOrder::kGateUp, 4, format);
+  const Experts down =
+      make_experts(kTokenExperts, hidden, intermediate, PanelOrder::kNatural, 4, format);
+  const SharedDown shared = make_shared_down(hidden, shared_k);
+  for (const bool by_table : {false, true}) {
+    for (const int32_t sequence : {0, -1}) {
+      const Token token =
+          make_token(num_experts, choices, hidden, intermediate, shared_k, sequence);
+      const int32_t all_units = gpu()->info().num_units;
+      const TokenResults apart =
+          run_token(token, up, down, shared.weight, by_table, false, all_units);
+      for (const int32_t num_units : {all_units, 2, 3}) {
+        const Token again =
+            make_token(num_experts, choices, hidden, intermediate, shared_k, sequence);
+        const TokenResults joined =
+            run_token(again, up, down, shared.weight, by_table, true, num_units);
+        EXPECT_EQ(joined.ids, apart.ids);
+        EXPECT_EQ(joined.weights, apart.weights);
+        EXPECT_EQ(joined.sums, apart.sums);
+        if (sequence >= 0) {
+          EXPECT_EQ(joined.pairs, apart.pairs);
         }
       }
+    }
+  }
+}
+
+// Bit for bit what separate launches give; also with few blocks, which take many units each. The
+// last shape leaves NVFP4 two slots of a ring.
+TEST_F(ExpertMatMul, ChoosesAndHasTheSharedExpertBesideIt) {
+  for (const Format format : {Format::kMxfp4, Format::kNvfp4, Format::kInt4Group32}) {
+    for (const TokenShape& shape : {TokenShape{256, 256, 512, 18, 3},
+                                    {1024, 512, 2048, 256, 6},
+                                    {512, 256, 1024, 384, 4},
+                                    {7168, 256, 3072, 384, 6}}) {
+      SCOPED_TRACE(::testing::Message() << quant::format_name(format) << " " << shape.hidden);
+      expect_joined_as_apart(format, shape);
     }
   }
 }

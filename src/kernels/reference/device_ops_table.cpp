@@ -1,4 +1,5 @@
 #include "device/emulated_gpu.h"
+#include "kernels/device_args.h"
 #include "kernels/reference/device_ops_launchers.h"
 #include "kernels/registry.h"
 
@@ -31,7 +32,7 @@ constexpr KernelInfo kTable[] = {
     row("latents.emulated.scalar", Op::kLatents, &reference::device_latents),
     row("queries.emulated.scalar", Op::kQueries, &reference::device_queries),
     row("attended.emulated.scalar", Op::kAttended, &reference::device_attended),
-    row("select_experts.emulated.scalar", Op::kSelectExperts, &reference::device_select_experts),
+    row("select_experts.emulated.scalar", Op::kSelectExperts, &reference::device_select_experts, {.n_max = kMaxChoices}),
     row("quantize.emulated.scalar", Op::kQuantize, &reference::device_quantize),
     row("sample.emulated.scalar", Op::kSample, &reference::device_sample),
 };

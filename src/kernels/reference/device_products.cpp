@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "device/emulated_gpu.h"
 #include "kernels/reference/device_ops_launchers.h"
 #include "kernels/reference/device_rows.h"
@@ -199,6 +200,7 @@ template <ActivationForm kForm>
 Result<void> grouped_matmul(const DeviceGroupedMatMulArgs& args, device::Stream& stream) {
   const int64_t k = args.weight->k;
   const bool is_one = args.slots.rows == 1;
+  DCHECK(args.choice.slots.count == nullptr && !args.choice.reuse_ids);
   if (args.choice.tokens.m != 0) TRY(reference::device_select_experts(args.choice, stream));
   stream.pool->parallel_for(is_one ? args.slots.max_slots : *args.slots.count, [&](int64_t slot) {
     const int32_t expert = args.slots.experts[slot];

@@ -8,8 +8,6 @@
 
 namespace nibble::kernels::cuda {
 
-inline constexpr int kMaxChoices = 32;  // lanes of a warp
-
 __device__ __forceinline__ float score_of(float logit) {
   return sqrtf(fmaxf(logit, 0.0f) + log1pf(__expf(-fabsf(logit))));
 }

@@ -1,5 +1,6 @@
 // The small ops of a step, for every GPU since sm_80.
 #include "kernels/cuda/launchers.h"
+#include "kernels/device_args.h"
 #include "kernels/planned/targets.h"
 #include "kernels/registry.h"
 
@@ -39,7 +40,7 @@ constexpr KernelInfo kTable[] = {
     row("latents.cuda.simt", Op::kLatents, {.n_max = 2048, .k_multiple = 2, .k_max = 2048}),
     row("queries.cuda.simt", Op::kQueries, {.k_multiple = 2, .k_max = 512}),
     row("attended.cuda.simt", Op::kAttended, {.k_multiple = 4}),
-    row("select_experts.cuda.simt", Op::kSelectExperts, {.k_max = 512}),
+    row("select_experts.cuda.simt", Op::kSelectExperts, {.n_max = kMaxChoices, .k_max = 512}),
     row("make_slots.cuda.simt", Op::kMakeSlots, {.k_max = 1024}),
     row("quantize.cuda.simt", Op::kQuantize),
     row("sample.cuda.simt", Op::kSample),

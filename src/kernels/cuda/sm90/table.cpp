@@ -44,7 +44,6 @@ constexpr KernelInfo kTable[] = {
                 .shared_bytes = 227 << 10},
      .layout = PackedLayout::kPanel64, .x_form = ActivationForm::kFp8Rows,
      .slot_rows = {1, 8, 16}, .joins_down = true, .quantizes = true,
-     .beside = kBeside,
      .status = Status::kCompiled, .verified = kMemchecked},
     // Slots of one row sum in another order than the others. Beyond that many tokens slots of 64 rows
     // are faster.

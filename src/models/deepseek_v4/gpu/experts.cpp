@@ -50,7 +50,7 @@ Result<void> choose_experts(const Pass& pass,
   return pass.ops.select_experts.launch(args, pass.stream());
 }
 
-// The choices grouped into slots of `rows` > 1.
+// The choices grouped into slots of `rows`; of one row none are made, see slots_of().
 kernels::DeviceMakeSlotsArgs slot_args(const Pass& pass,
                                        int32_t rows,
                                        int32_t m,
@@ -140,7 +140,7 @@ Result<void> run_routed(const Pass& pass,
                         .per_token = choices}));
   return weights.w2.launch({.x = forms.select(ws.activated),
                             .slots = down_slots,
-                            .slots_are_ready = down_slots.rows == 1,
+                            .slots_are_ready = up_slots.rows == 1 && down_slots.rows == 1,
                             .y = ws.pairs},
                            m,
                            pass.stream());
@@ -199,7 +199,7 @@ Result<DeviceSums> run_experts(const Pass& pass,
   kernels::DeviceMakeSlotsArgs down = up;
   if (down_rows != up_rows) {
     down = slot_args(pass, down_rows, m, pass.ws.slots[1]);
-    TRY(pass.ops.make_slots.launch(down, pass.stream()));
+    if (down_rows > 1) TRY(pass.ops.make_slots.launch(down, pass.stream()));
   }
   TRY(record_roundings(
       pass,

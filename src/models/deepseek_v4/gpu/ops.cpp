@@ -54,7 +54,7 @@ std::vector<OpProblem> op_problems(const Config& config, const Numerics& numeric
   add("select_experts",
       &Ops::select_experts,
       Op::kSelectExperts,
-      config.n_routed_experts,
+      config.num_experts_per_tok,
       config.n_routed_experts);
   add("quantize", &Ops::quantize, Op::kQuantize, hidden, hidden);
   add("rms_norm", &Ops::rms_norm, Op::kRmsNorm, hidden, hidden);

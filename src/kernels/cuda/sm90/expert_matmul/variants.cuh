@@ -97,6 +97,7 @@ Result<void> launch_one_row(const DeviceGroupedMatMulArgs& args, device::Stream&
   DCHECK(max_k <= kMaxK && ring_slots >= 2 && ring_slots <= Layout::kMaxRingSlots) << max_k;
   DCHECK(args.slots.max_slots <= kMaxRowSlots) << args.slots.max_slots;
   DCHECK(args.choice.tokens.m == 0 || args.slots.max_slots == args.choice.choices);
+  DCHECK(args.choice.slots.count == nullptr && !args.choice.reuse_ids);
   DCHECK(args.choice.num_experts <= kMaxChosenFrom) << args.choice.num_experts;
   return launch_kernel(&one_row_expert_matmul<Panels>,
                        {.grid = static_cast<uint32_t>(args.num_units),
