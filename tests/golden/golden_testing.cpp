@@ -60,9 +60,12 @@ std::unique_ptr<device::Device> make_device(const LoadRequest& request) {
 }  // namespace
 
 Loaded load(const Path& dir, const LoadRequest& request) {
+  return load(checkpoint::Checkpoint::open(dir).value(), request);
+}
+
+Loaded load(const checkpoint::Checkpoint& checkpoint, const LoadRequest& request) {
   Loaded loaded;
   loaded.device = make_device(request);
-  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(dir).value();
   models::LoadOptions options;
   options.precision = request.precision;
   options.kv_dtype = request.kv_dtype;

@@ -33,10 +33,13 @@ struct LoadRequest {
 };
 // Loads and reserves state; stops the test on failure.
 Loaded load(const Path& dir, const LoadRequest& request = {});
+Loaded load(const checkpoint::Checkpoint& checkpoint, const LoadRequest& request = {});
 
 // What the tests of decoding_state_test.cpp load, one list per program: a model's name, "_fp8" for
 // FP8 keys, then "_emulated" or "_gpu" for another device than the CPU.
 std::vector<std::string> models_under_test();
+// The GPU of joined_experts_test.cpp.
+On gpu_under_test();
 
 // A matrix of f32 rows.
 struct Rows {

@@ -11,4 +11,6 @@ std::vector<std::string> models_under_test() {
           "pro_like_emulated"};
 }
 
+On gpu_under_test() { return On::kEmulatedGpu; }
+
 }  // namespace nibble::golden
