@@ -343,6 +343,65 @@ __device__ __forceinline__ int row_of_thread(const ExpertMatMulParams& params) {
   return warp % (kRows / kQuantizedRows) * kQuantizedRows + threadIdx.x % kQuantizedRows;
 }
 
+// Barriers of `count` stages: a producer fills them, a warpgroup empties them.
+__device__ __forceinline__ void init_ring_barriers(uint32_t full, uint32_t empty, int count) {
+  for (int i = 0; i < count; ++i) {
+    barrier_init(full + 8 * i, 1);
+    barrier_init(empty + 8 * i, 4 * kWarpArrivals);
+  }
+  fence_barrier_init();
+}
+
+// The whole block.
+template <class Layout>
+__device__ __forceinline__ void clear_zeros(uint8_t* first_zeros, uint8_t* last_zeros) {
+  constexpr int kBlockThreads = Layout::kThreads + Layout::kProducers;
+  for (int i = threadIdx.x; i < Layout::kZeroBytes; i += kBlockThreads) {
+    first_zeros[i] = 0;
+    last_zeros[i] = 0;
+  }
+}
+
+// Reads a slot and brings its rows, once everybody is done with those before. All consumers.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void bring_slot(const ExpertMatMulParams& params,
+                                           int index,
+                                           int t,
+                                           SlotRows<kRows>& slot,
+                                           uint8_t* activations,
+                                           float* scales) {
+  constexpr int kConsumers = 7;  // named barrier of all consumers
+  const int own_row = row_of_thread<kRows>(params);
+  slot.read(params, index, own_row, t);
+  named_barrier_sync(kConsumers, kThreads);
+  load_activations<kRows, kThreads>(params, slot, own_row, activations, scales);
+  fence_async_proxy();
+  named_barrier_sync(kConsumers, kThreads);
+}
+
+// Writes rows g and g + 8 of a slab.   top, bottom: the rows' multipliers
+template <int kRows, int kAccumulators>
+__device__ __forceinline__ void store_panel(const ExpertMatMulParams& params,
+                                            const SlotRows<kRows>& slot,
+                                            const float (&acc)[kAccumulators],
+                                            float top,
+                                            float bottom,
+                                            int slab,
+                                            int g) {
+#pragma unroll
+  for (int i = 0; i < kAccumulators / 2; ++i) {
+    const int column = i / 2 * 4 + i % 2;
+    if (slot.pairs[i] < 0) continue;
+    store_column(params,
+                 acc[column] * top,
+                 acc[column + 2] * bottom,
+                 slot.pairs[i],
+                 slot.weights[i],
+                 slab,
+                 g);
+  }
+}
+
 // Block: the consumers, then the producers.
 template <class Panels, int kRows>
 __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
@@ -352,7 +411,6 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   using Layout = ExpertMatMulLayout<Panels, kRows>;
   constexpr int kThreads = Layout::kThreads, kWarpgroups = Layout::kWarpgroups;
   constexpr int kAccumulators = Layout::kAccumulators;
-  constexpr int kConsumers = 7;  // named barrier of all consumers
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[2 * kWarpgroups * kMaxRingSlots];
   __shared__ uint4 tables;
@@ -367,17 +425,10 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   const uint32_t empty = full + 8 * kWarpgroups * kMaxRingSlots;
   if (threadIdx.x == 0) {
     tables = Panels::table_words();
-    for (int i = 0; i < kWarpgroups * kMaxRingSlots; ++i) {
-      barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 4 * kWarpArrivals);
-    }
-    fence_barrier_init();
+    init_ring_barriers(full, empty, kWarpgroups * kMaxRingSlots);
   }
   if constexpr (Layout::kZeroBytes > 0) {
-    for (int i = threadIdx.x; i < Layout::kZeroBytes; i += kThreads + Layout::kProducers) {
-      first_zeros[i] = 0;
-      last_zeros[i] = 0;
-    }
+    clear_zeros<Layout>(first_zeros, last_zeros);
     fence_async_proxy();
   }
   launch_dependents();
@@ -438,13 +489,8 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   while (rounds.next < rounds.end) {
     const PanelRound round = take_round(rounds);
     if (round.slot != loaded_slot) {
-      const int own_row = row_of_thread<kRows>(params);
-      slot.read(params, round.slot, own_row, t);
+      bring_slot<kRows, kThreads>(params, round.slot, t, slot, activations, scales);
       loaded_slot = round.slot;
-      named_barrier_sync(kConsumers, kThreads);  // everybody is done with the rows before
-      load_activations<kRows, kThreads>(params, slot, own_row, activations, scales);
-      fence_async_proxy();
-      named_barrier_sync(kConsumers, kThreads);
     }
     if (group >= round.count) continue;
     const int panel = round.panel + group;
@@ -455,18 +501,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     const float bottom = __ldg(multipliers + g + 8) * Panels::kSumFactor;
     float acc[kAccumulators] = {};
     multiply_panel<Panels, kRows>(ring, rows, slot.is_half, stages, lane, acc);
-#pragma unroll
-    for (int i = 0; i < kAccumulators / 2; ++i) {
-      const int column = i / 2 * 4 + i % 2;
-      if (slot.pairs[i] < 0) continue;
-      store_column(params,
-                   acc[column] * top,
-                   acc[column + 2] * bottom,
-                   slot.pairs[i],
-                   slot.weights[i],
-                   slab,
-                   g);
-    }
+    store_panel<kRows>(params, slot, acc, top, bottom, slab, g);
   }
 }
 
