@@ -577,8 +577,9 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
   }
 }
 
-// Launches of a decode step of sequences without context.
-int32_t launches_of_step(const LoadedTiny& loaded, int32_t batch) {
+// Launches of a decode step of sequences without context; `is_queued`: whose tokens the GPU
+// chooses.
+int32_t launches_of_step(const LoadedTiny& loaded, int32_t batch, bool is_queued = true) {
   int32_t count = 0;
   const device::LaunchObserver observer{[&](const device::ObservedLaunch& launch) {
     ++count;
@@ -587,20 +588,34 @@ int32_t launches_of_step(const LoadedTiny& loaded, int32_t batch) {
   const auto size = static_cast<size_t>(batch);
   std::vector<SlotId> slots;
   std::vector<PageId> pages;
+  std::vector<int32_t> rows, ends = {0};
   for (int32_t i = 0; i < batch; ++i) {
     slots.push_back(SlotId{i});
     pages.push_back(PageId{i});
+    rows.push_back(i);
+    ends.push_back(i + 1);
     loaded.model->reset_slot(slots.back());
   }
   std::vector<std::span<const PageId>> tables;
   for (const PageId& page : pages) tables.emplace_back(&page, 1);
-  const std::vector<int32_t> tokens(size, 5);
+  const std::vector<int32_t> tokens(size, 5), positions(size, 0);
   const std::vector<models::DeviceSampling> greedy(size);
+  models::ForwardOutput output;
   loaded.device->stream().observer = &observer;
-  const Result<void> queued = loaded.model->queue_decode(
-      {.slots = slots, .block_tables = tables, .token_ids = tokens, .sampling = greedy});
+  const Result<void> ran =
+      is_queued
+          ? loaded.model->queue_decode(
+                {.slots = slots, .block_tables = tables, .token_ids = tokens, .sampling = greedy})
+          : loaded.model->forward({.token_ids = tokens,
+                                   .positions = positions,
+                                   .cu_seqlens = ends,
+                                   .slots = slots,
+                                   .block_tables = tables,
+                                   .logits_rows = rows},
+                                  output);
   loaded.device->stream().observer = nullptr;
-  EXPECT_TRUE(queued.ok()) << queued.error().message;
+  EXPECT_TRUE(ran.ok()) << ran.error().message;
+  if (!is_queued) return count;
   EXPECT_EQ(loaded.model->fetch_decoded().value().size(), size);
   return count;
 }
@@ -612,7 +627,7 @@ TEST(PlanSteps, LaunchesAreThoseThatAStepMakes) {
     of_batch.concurrency = batch;
     return plan_tiny(of_batch, device::DeviceKind::kCuda);
   };
-  const Plan largest = planned(64);
+  const Plan largest = planned(257);
   PlanOptions to_load = largest.options;
   to_load.loads_draft = true;  // as GPUs do
   const LoadedTiny loaded = load_tiny(to_load);
@@ -621,6 +636,8 @@ TEST(PlanSteps, LaunchesAreThoseThatAStepMakes) {
     EXPECT_EQ(batch_of(planned(batch), batch).num_launches, launches_of_step(loaded, batch))
         << batch;
   }
+  // More than any queued step has.
+  EXPECT_EQ(batch_of(largest, 257).num_launches, launches_of_step(loaded, 257, false));
 }
 
 // Experts in one tensor per layer take the memory that they take apart.
