@@ -161,7 +161,6 @@ struct KernelInfo {
   ActivationForm x_form = ActivationForm::kF32;  // products on GPUs: what they read
   KSplits k_splits = {};     // products on GPUs: how they split k, see num_splits()
   bool gives_fp8 = false;    // products on GPUs: can give DeviceMatMulArgs::y_fp8
-  bool splits_fp8 = false;   // with gives_fp8: divides k itself where sums would have splits
   bool gives_forms = false;  // attention on GPUs: gives f32, BF16 and FP8 forms, rotated back
   int64_t max_sum_rows = 0;  // attention and scores on GPUs: tokens up to which queries may be sums
   SelectLimits selects = {};  // scores on GPUs

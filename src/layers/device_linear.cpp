@@ -244,7 +244,7 @@ Result<std::array<kernels::DeviceSums, 2>> DeviceLinear::launch_pair(
 
 bool DeviceLinear::gives_blocks(int64_t m) const {
   const kernels::KernelInfo& info = kernel(m);
-  return info.gives_fp8 && (info.splits_fp8 || splits(info) == 1) && n() / groups_ % 128 == 0;
+  return info.gives_fp8 && splits(info) == 1 && n() / groups_ % 128 == 0;
 }
 
 Result<void> DeviceLinear::launch_blocks(const kernels::ActivationForms& x,

@@ -443,7 +443,6 @@ class ProductTable final {
       decode.limits = {.m_max = kMaxDecodeTokens, .k_multiple = 128};
       decode.k_splits = {.rows = 64, .k = 256};
       decode.gives_fp8 = true;
-      decode.splits_fp8 = true;
       add(Op::kMatMul,
           format,
           Activation::kFp8,

@@ -136,7 +136,7 @@ constexpr KernelInfo kTable[] = {
      .limits = {.m_max = 16, .n_multiple = 64, .k_multiple = 256, .k_max = 8192,
                 .shared_bytes = 113 << 10},
      .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks,
-     .k_splits = {.rows = 64, .k = 256}, .gives_fp8 = true, .splits_fp8 = true,
+     .k_splits = {.rows = 64, .k = 256}, .gives_fp8 = true,
      .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "matmul_pair.sm_90.tensor_core", .op = Op::kMatMulPair,
      .unit = ComputeUnit::kTensorCore, .target = kSm90,
