@@ -146,51 +146,6 @@ constexpr int kVectorSlots = 1, kBulkBlocks = 1;
 constexpr int kVectorSlots = 4, kBulkBlocks = 2;
 #endif
 
-// What a thread adds of an entry: slots first_slot, first_slot + kShares, ... below `slots`,
-// kAtOnce at a time.   first_position, channel: see read_slots()
-template <bool kVectors, int kAtOnce>
-__device__ __forceinline__ Pool pool_slots(const DeviceLatentsArgs& args,
-                                           const DeviceCompressor& part,
-                                           const Sequence& sequence,
-                                           int first_position,
-                                           int first_slot,
-                                           int slots,
-                                           int channel,
-                                           int64_t left) {
-  Pool pool = empty_pool();
-  for (int slot = first_slot; left > 0 && slot < slots; slot += kShares * kAtOnce) {
-    const int count = min((slots - slot + kShares - 1) / kShares, kAtOnce);
-    Slot values[kAtOnce];
-    read_slots<kVectors>(args, part, sequence, first_position, slot, count, channel, left, values);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (i < count) add(pool, values[i].gate, values[i].value);
-    }
-  }
-  return pool;
-}
-
-__device__ __forceinline__ float4 mean_of(const Pool& pool, int64_t left) {
-  float4 v = {0, 0, 0, 0};
-  if (left > 0) v.x = pool.sum.x / pool.denominator.x;
-  if (left > 1) v.y = pool.sum.y / pool.denominator.y;
-  if (left > 2) v.z = pool.sum.z / pool.denominator.z;
-  if (left > 3) v.w = pool.sum.w / pool.denominator.w;
-  return v;
-}
-
-// The sum of an entry's values, one of each of the first share's threads, which alone call it.
-//   warps: [kGroups] in shared memory
-__device__ __forceinline__ float sum_of_entry(float value, int owner, float* warps) {
-  const float warp_value = warp_sum(value);
-  if (owner % 32 == 0) warps[owner / 32] = warp_value;
-  named_barrier_sync(1, kLanes);
-  float sum = 0;
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) sum += warps[g];
-  return sum;
-}
-
 // The block's entry; four shares of the slots meet in shared memory, then the first share's threads
 // norm, rotate and store. Waits for the kernels ahead.
 template <Variant kVariant>
@@ -229,17 +184,34 @@ __device__ void form_entry(const DeviceLatentsArgs& args,
   if (kVariant != Variant::kBulkVectors && share == 0) prepare();
   wait_for_predecessors();
 
-  Pool pool = pool_slots<kVectors, kAtOnce>(
-      args, part, sequence, first_position, first_slot, slots, channel, left);
+  Pool pool = empty_pool();
+  for (int slot = first_slot; left > 0 && slot < slots; slot += kShares * kAtOnce) {
+    const int count = min((slots - slot + kShares - 1) / kShares, kAtOnce);
+    Slot values[kAtOnce];
+    read_slots<kVectors>(args, part, sequence, first_position, slot, count, channel, left, values);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (i < count) add(pool, values[i].gate, values[i].value);
+    }
+  }
   if (share > 0) pools[share - 1][owner] = pool;
   __syncthreads();
   if (share > 0) return;
   if (kVariant == Variant::kBulkVectors) prepare();
 #pragma unroll
   for (int i = 0; i < kShares - 1; ++i) merge(pool, pools[i][owner]);
-  float4 v = mean_of(pool, left);
+  float4 v = {0, 0, 0, 0};
+  if (left > 0) v.x = pool.sum.x / pool.denominator.x;
+  if (left > 1) v.y = pool.sum.y / pool.denominator.y;
+  if (left > 2) v.z = pool.sum.z / pool.denominator.z;
+  if (left > 3) v.w = pool.sum.w / pool.denominator.w;
   const int group = owner / 32;
-  const float sum = sum_of_entry(sum_of_squares(v), owner, warps);
+  const float squares = warp_sum(sum_of_squares(v));
+  if (owner % 32 == 0) warps[group] = squares;
+  named_barrier_sync(1, kLanes);
+  float sum = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) sum += warps[g];
   if (group * kGroup >= part.width) return;
   const float factor = rsqrtf(sum / static_cast<float>(part.width) + args.eps);
   v = {v.x * factor * gamma.x,
