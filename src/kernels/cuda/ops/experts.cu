@@ -59,9 +59,9 @@ constexpr int kIdBatch = 8;
 
 // Ids of pair first + lane and of each 32nd behind it, before `end`; -1: none.
 __device__ void read_ids(const DeviceMakeSlotsArgs& args,
-                                         int first,
-                                         int end,
-                                         int (&ids)[kIdBatch]) {
+                         int first,
+                         int end,
+                         int (&ids)[kIdBatch]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kIdBatch; ++i) {
@@ -101,10 +101,7 @@ __device__ __forceinline__ void place_experts(const DeviceMakeSlotsArgs& args,
 }
 
 // Writes the warp's pairs, one of each lane and in order, to the places of their experts `id`.
-__device__ void scatter_pairs(const DeviceMakeSlotsArgs& args,
-                                              int pair,
-                                              int id,
-                                              int* counts) {
+__device__ void scatter_pairs(const DeviceMakeSlotsArgs& args, int pair, int id, int* counts) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_experts = args.num_experts;
   const uint32_t same = __match_any_sync(~0U, id);
   const int before = __popc(same & ((1U << lane) - 1));
