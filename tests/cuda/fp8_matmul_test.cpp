@@ -50,6 +50,13 @@ DeviceWeight make_weight(const quant::QuantizedWeight& stored) {
   return weight;
 }
 
+// The first m of such rows.
+HostFp8Rows first_rows(HostFp8Rows x, int64_t m, int64_t k) {
+  x.codes.resize(static_cast<size_t>(m * k));
+  x.scales.resize(static_cast<size_t>(m * k / 128));
+  return x;
+}
+
 // Codes [m, k] and scales [m, k / 128], row after row.
 struct HostCodes {
   std::vector<uint8_t> codes;
@@ -223,9 +230,7 @@ TEST_F(Fp8BulkMatMul, ATokenDoesNotDependOnItsNeighbours) {
         const HostFp8Rows x = random_fp8_rows(most, kK, 20);
         const std::vector<float> all = run_sums(weight, x, most, 1, 2, launch);
         for (const int32_t m : counts) {
-          HostFp8Rows first = x;
-          first.codes.resize(static_cast<size_t>(m * kK));
-          first.scales.resize(static_cast<size_t>(m * kK / 128));
+          const HostFp8Rows first = first_rows(x, m, kK);
           const std::vector<float> y = run_sums(weight, first, m, 1, 2, launch);
           for (int64_t split = 0; split < 2; ++split) {
             const auto own = y.begin() + split * m * kN;
@@ -282,9 +287,7 @@ TEST_F(Fp8MatMul, ATokenDoesNotDependOnItsNeighbours) {
   const HostFp8Rows x = random_fp8_rows(16, kK, 10);
   const std::vector<float> all = run_sums(weight, x, 16, 1, 2);
   for (const int32_t m : {1, 3, 8, 11}) {
-    HostFp8Rows first = x;
-    first.codes.resize(static_cast<size_t>(m * kK));
-    first.scales.resize(static_cast<size_t>(m * kK / 128));
+    const HostFp8Rows first = first_rows(x, m, kK);
     const std::vector<float> y = run_sums(weight, first, m, 1, 2);
     for (int64_t split = 0; split < 2; ++split) {
       const auto own = y.begin() + split * m * kN;
@@ -391,9 +394,7 @@ TEST_F(Fp8ClusterMatMul, ATokenDoesNotDependOnItsNeighbours) {
     const HostFp8Rows x = random_fp8_rows(16, kK, 10);
     const HostCodes all = run_quantized(weight, x, 16);
     for (const int32_t m : {1, 3, 8, 11}) {
-      HostFp8Rows first = x;
-      first.codes.resize(static_cast<size_t>(m * kK));
-      first.scales.resize(static_cast<size_t>(m * kK / 128));
+      const HostFp8Rows first = first_rows(x, m, kK);
       const HostCodes y = run_quantized(weight, first, m);
       EXPECT_TRUE(std::equal(y.codes.begin(), y.codes.end(), all.codes.begin())) << m;
       EXPECT_TRUE(std::equal(y.scales.begin(), y.scales.end(), all.scales.begin())) << m;
