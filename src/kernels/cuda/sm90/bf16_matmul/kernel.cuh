@@ -23,7 +23,7 @@
 #include "kernels/cuda/common/panel_stages.cuh"
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/wgmma_shared.cuh"
+#include "kernels/cuda/common/wgmma_products.cuh"
 
 namespace nibble::kernels::cuda {
 

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/swiglu.cuh"
-#include "kernels/cuda/common/wgmma_shared.cuh"
+#include "kernels/cuda/common/wgmma_products.cuh"
 #include "kernels/cuda/ops/rows.cuh"
 #include "kernels/cuda/sm90/expert_matmul/formats.cuh"
 
@@ -96,10 +96,7 @@ __device__ __forceinline__ void multiply_beside(StageRing& ring,
     const uint64_t b = row + static_cast<uint64_t>(tile) * (4 * kRowStep);
     float d[4];
     wgmma_fence();
-    wgmma_e4m3_first(d, a, b);
-    wgmma_e4m3_add(d, a + kWeightStep, b + kRowStep);
-    wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * kRowStep);
-    wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * kRowStep);
+    wgmma_e4m3_128(d, a, b, kWeightStep, kRowStep);
     wgmma_commit();
     wgmma_wait<0>();
     hold(d);

@@ -12,7 +12,7 @@
 #include "kernels/cuda/common/fp4.cuh"
 #include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/wgmma_4bit.cuh"
+#include "kernels/cuda/common/wgmma_products.cuh"
 #include "kernels/cuda/sm90/expert_matmul/params.cuh"
 
 namespace nibble::kernels::cuda {
@@ -336,10 +336,10 @@ struct Nvfp4Scaling {
     const uint64_t second =
         side_by_side_descriptor(static_cast<uint32_t>(rows.zeros_first) + (at << 16)) +
         static_cast<uint64_t>(2 * step) * kSecondStep;
-    wgmma_e4m3_rs(d[0], a, first);
-    wgmma_e4m3_rs(d[1], a, second);
-    wgmma_e4m3_rs(d[2], a + 4, first + kFirstStep);
-    wgmma_e4m3_rs(d[3], a + 4, second + kSecondStep);
+    wgmma_e4m3_first(d[0], a, first);
+    wgmma_e4m3_first(d[1], a, second);
+    wgmma_e4m3_first(d[2], a + 4, first + kFirstStep);
+    wgmma_e4m3_first(d[3], a + 4, second + kSecondStep);
   }
   // scales: of 32 k each; bytes 2 s + h of row g + 8 h, values 16 s and on.
   template <bool kIsFirst, int kAccumulators>
@@ -388,8 +388,8 @@ struct Int4Scaling {
     const auto at = static_cast<uint32_t>(stage) * static_cast<uint32_t>(8 * kStep);
     const uint64_t first = side_by_side_descriptor(static_cast<uint32_t>(rows.tile) + at) +
                            static_cast<uint64_t>(2 * step) * kStep;
-    wgmma_e4m3_rs(d[0], a, first);
-    wgmma_e4m3_rs(d[1], a + 4, first + kStep);
+    wgmma_e4m3_first(d[0], a, first);
+    wgmma_e4m3_first(d[1], a + 4, first + kStep);
   }
   template <bool kIsFirst, int kAccumulators>
   static __device__ __forceinline__ void add_products(float (&sum)[kAccumulators],
@@ -518,10 +518,10 @@ struct ScaledPanels {
                                        static_cast<uint32_t>(first_place + (distance << 16)));
       };
       wgmma_fence();
-      wgmma_e4m3_rs(d, a, matrices(0));
-      wgmma_e4m3_rs_add(d, a + 4, matrices(1));
-      wgmma_e4m3_rs_add(d, a + 8, matrices(2));
-      wgmma_e4m3_rs_add(d, a + 12, matrices(3));
+      wgmma_e4m3_first(d, a, matrices(0));
+      wgmma_e4m3_add(d, a + 4, matrices(1));
+      wgmma_e4m3_add(d, a + 8, matrices(2));
+      wgmma_e4m3_add(d, a + 12, matrices(3));
       wgmma_commit();
     }
     template <int kHalf>

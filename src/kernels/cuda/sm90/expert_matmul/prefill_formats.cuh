@@ -170,7 +170,8 @@ struct Int4Prefill {
         const uint32_t scales = *reinterpret_cast<const uint32_t*>(slab + 2048 + step / 4 * 128 +
                                                                    lane / 4 * 16 + step % 4 * 4);
         wgmma_fence();
-        wgmma_e4m3_rs(d, a[step % 2], rings.tile() + static_cast<uint64_t>(step % 4) * kTileStep);
+        wgmma_e4m3_first(
+            d, a[step % 2], rings.tile() + static_cast<uint64_t>(step % 4) * kTileStep);
         wgmma_commit();
         if (step + 1 < kSteps) {
           expand(step + 1);

@@ -23,7 +23,7 @@
 #include "kernels/cuda/common/product_tile.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
-#include "kernels/cuda/common/wgmma_shared.cuh"
+#include "kernels/cuda/common/wgmma_products.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -280,10 +280,7 @@ __device__ __forceinline__ void consume_fp8_bulk_stages(const Fp8BulkParams& par
           lane % 4;
       float d[kColumns / 2];
       wgmma_fence();
-      wgmma_e4m3_first(d, a, b);
-      wgmma_e4m3_add(d, a + kWeightStep, b + token_step);
-      wgmma_e4m3_add(d, a + 2 * kWeightStep, b + 2 * token_step);
-      wgmma_e4m3_add(d, a + 3 * kWeightStep, b + 3 * token_step);
+      wgmma_e4m3_128(d, a, b, kWeightStep, token_step);
       wgmma_commit();
       const float weight_scale = __shfl_sync(~0U, weight_scales, tile % 32);
       wgmma_wait<0>();

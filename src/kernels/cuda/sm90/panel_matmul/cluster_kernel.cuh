@@ -203,25 +203,17 @@ __device__ __forceinline__ void multiply_unit_tiles(const ClusterOperands& opera
                                                     int tile,
                                                     float weight_scales,
                                                     float (&acc)[kColumns / 2]) {
-  const int lane = threadIdx.x % 32, t = lane % 4;
+  const int lane = threadIdx.x % 32;
   const PanelStages& stages = operands.stages;
   float d[kTiles][kColumns / 2];
   int slots[kTiles];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    barrier_wait(stages.full + 8 * place.slot, place.parity);
-    slots[i] = place.slot;
-    place.advance(kPanelWarpgroups, stages.num_stages);
-  }
+  await_panel_stages(stages.full, stages.num_stages, place, slots);
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const uint64_t a = operands.weights + static_cast<uint32_t>(slots[i] * (kPanelTileBytes / 16));
     const uint64_t b = operands.x + (tile + i) * operands.x_step;
-    wgmma_e4m3_first(d[i], a, b);
-    wgmma_e4m3_add(d[i], a + kPanelWeightStep, b + operands.chunk_step);
-    wgmma_e4m3_add(d[i], a + 2 * kPanelWeightStep, b + 2 * operands.chunk_step);
-    wgmma_e4m3_add(d[i], a + 3 * kPanelWeightStep, b + 3 * operands.chunk_step);
+    wgmma_e4m3_128(d[i], a, b, kPanelWeightStep, operands.chunk_step);
   }
   wgmma_commit();
   wgmma_wait<0>();
@@ -234,16 +226,7 @@ __device__ __forceinline__ void multiply_unit_tiles(const ClusterOperands& opera
     const float weight_scale = __shfl_sync(~0U, weight_scales, tile + i);
     const float* const scales =
         reinterpret_cast<const float*>(operands.scales + (tile + i) * operands.block_bytes);
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      // Columns beyond the tokens take whatever lies there; nobody reads their sums.
-      const float first = scales[j * 8 + 2 * t] * weight_scale;
-      const float second = scales[j * 8 + 2 * t + 1] * weight_scale;
-      acc[j * 4 + 0] = fmaf(first, d[i][j * 4 + 0], acc[j * 4 + 0]);
-      acc[j * 4 + 1] = fmaf(second, d[i][j * 4 + 1], acc[j * 4 + 1]);
-      acc[j * 4 + 2] = fmaf(first, d[i][j * 4 + 2], acc[j * 4 + 2]);
-      acc[j * 4 + 3] = fmaf(second, d[i][j * 4 + 3], acc[j * 4 + 3]);
-    }
+    add_scaled_columns(acc, d[i], scales, weight_scale);
   }
 }
 

@@ -25,7 +25,7 @@
 
 #include "kernels/cuda/common/panel_stages.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/wgmma_shared.cuh"
+#include "kernels/cuda/common/wgmma_products.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -183,6 +183,39 @@ struct PanelRing {
 
 inline constexpr uint64_t kPanelWeightStep = 2 * 1024 / 16;  // descriptor distance of 32 bytes of k
 
+// Waits for the next kTiles stages of this warpgroup.
+template <int kTiles>
+__device__ __forceinline__ void await_panel_stages(uint32_t full,
+                                                   int num_stages,
+                                                   PanelRingPlace& place,
+                                                   int (&slots)[kTiles]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    barrier_wait(full + 8 * place.slot, place.parity);
+    slots[i] = place.slot;
+    place.advance(kPanelWarpgroups, num_stages);
+  }
+}
+
+// acc += d with the scales of its columns and of its rows.   scales: of each column
+template <int kCount>
+__device__ __forceinline__ void add_scaled_columns(float (&acc)[kCount],
+                                                   const float (&d)[kCount],
+                                                   const float* scales,
+                                                   float weight_scale) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    // Columns beyond the tokens take whatever lies there; nobody reads their sums.
+    const float first = scales[j * 8 + 2 * t] * weight_scale;
+    const float second = scales[j * 8 + 2 * t + 1] * weight_scale;
+    acc[j * 4 + 0] = fmaf(first, d[j * 4 + 0], acc[j * 4 + 0]);
+    acc[j * 4 + 1] = fmaf(second, d[j * 4 + 1], acc[j * 4 + 1]);
+    acc[j * 4 + 2] = fmaf(first, d[j * 4 + 2], acc[j * 4 + 2]);
+    acc[j * 4 + 3] = fmaf(second, d[j * 4 + 3], acc[j * 4 + 3]);
+  }
+}
+
 // Multiplies the next kTiles stages of this warpgroup and adds them to `acc` with their scales.
 //   weight_scales: lane i holds the scale of this warpgroup's i-th tile; index: of the first
 template <int kTiles, int kColumns>
@@ -191,24 +224,16 @@ __device__ __forceinline__ void multiply_fp8_stages(const PanelRing& ring,
                                                     int index,
                                                     float weight_scales,
                                                     float (&acc)[kColumns / 2]) {
-  const int lane = threadIdx.x % 32, t = lane % 4;
+  const int lane = threadIdx.x % 32;
   float d[kTiles][kColumns / 2];
   int slots[kTiles];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    barrier_wait(ring.full + 8 * place.slot, place.parity);
-    slots[i] = place.slot;
-    place.advance(kPanelWarpgroups, ring.num_stages);
-  }
+  await_panel_stages(ring.full, ring.num_stages, place, slots);
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const auto stage = static_cast<uint32_t>(slots[i] * (ring.stage_bytes / 16));
     const uint64_t a = ring.weights + stage, b = ring.activations + stage;
-    wgmma_e4m3_first(d[i], a, b);
-    wgmma_e4m3_add(d[i], a + kPanelWeightStep, b + ring.chunk_step);
-    wgmma_e4m3_add(d[i], a + 2 * kPanelWeightStep, b + 2 * ring.chunk_step);
-    wgmma_e4m3_add(d[i], a + 3 * kPanelWeightStep, b + 3 * ring.chunk_step);
+    wgmma_e4m3_128(d[i], a, b, kPanelWeightStep, ring.chunk_step);
   }
   wgmma_commit();
   wgmma_wait<0>();
@@ -218,16 +243,7 @@ __device__ __forceinline__ void multiply_fp8_stages(const PanelRing& ring,
     const float weight_scale = __shfl_sync(~0U, weight_scales, index + i);
     const float* const scales = reinterpret_cast<const float*>(
         ring.stages + slots[i] * ring.stage_bytes + ring.scale_offset);
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      // Columns beyond the tokens take whatever lies there; nobody reads their sums.
-      const float first = scales[j * 8 + 2 * t] * weight_scale;
-      const float second = scales[j * 8 + 2 * t + 1] * weight_scale;
-      acc[j * 4 + 0] = fmaf(first, d[i][j * 4 + 0], acc[j * 4 + 0]);
-      acc[j * 4 + 1] = fmaf(second, d[i][j * 4 + 1], acc[j * 4 + 1]);
-      acc[j * 4 + 2] = fmaf(first, d[i][j * 4 + 2], acc[j * 4 + 2]);
-      acc[j * 4 + 3] = fmaf(second, d[i][j * 4 + 3], acc[j * 4 + 3]);
-    }
+    add_scaled_columns(acc, d[i], scales, weight_scale);
     warp_arrive(ring.empty + 8 * slots[i], lane);
   }
 }
@@ -238,12 +254,7 @@ __device__ __forceinline__ void multiply_bf16_stages(const PanelRing& ring,
                                                      PanelRingPlace& place,
                                                      float (&acc)[kColumns / 2]) {
   int slots[kTiles];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    barrier_wait(ring.full + 8 * place.slot, place.parity);
-    slots[i] = place.slot;
-    place.advance(kPanelWarpgroups, ring.num_stages);
-  }
+  await_panel_stages(ring.full, ring.num_stages, place, slots);
   hold(acc);
   wgmma_fence();
 #pragma unroll
