@@ -17,6 +17,7 @@
 #include "device/launch_observer.h"
 #include "engine/model_runner.h"
 #include "engine/plan_render.h"
+#include "engine/plan_testing.h"
 #include "quant/fixture_testing.h"
 
 namespace nibble::engine {
@@ -31,31 +32,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// All tensors in one shard.
-checkpoint::ModelDescription describe(const quant::Fixture& fixture, std::string name = "model") {
-  checkpoint::ModelDescription description;
-  description.name = std::move(name);
-  description.shards = {{.file_name = "model.safetensors"}};
-  for (const quant::ConfigText& config : fixture.configs) {
-    description.configs.push_back({.file_name = config.file_name, .text = config.text});
-  }
-  for (const TensorMeta& tensor : fixture.tensors) {
-    description.tensors.push_back(tensor);
-    description.shard_of.push_back(0);
-    description.data_begin.push_back(description.data_bytes);
-    description.data_bytes += tensor.shape.num_elements() * dtype_size(tensor.dtype);
-  }
-  description.shards[0].file_bytes = description.data_bytes;
-  return description;
-}
-
-checkpoint::ModelDescription v4(const V4Shape& shape,
-                                const V4Options& options,
-                                std::string_view section = quant::kV4NativeSection) {
-  quant::Fixture fixture = quant::v4_fixture(shape, options);
-  fixture.config("config.json", quant::v4_config(shape, section));
-  return describe(fixture);
-}
 const checkpoint::ModelDescription& flash() {
   static const auto description = v4(quant::v4_flash(), {});
   return description;
@@ -64,24 +40,6 @@ checkpoint::ModelDescription form_b(const V4Shape& shape) {
   return v4(shape, {.experts = V4Weights::kNvfp4}, quant::v4_form_b_section(shape.layers));
 }
 
-PlanOptions on(std::string_view device, int32_t count = 1) {
-  return {.device = find_device_sheet(device).value(), .num_devices = count};
-}
-
-std::string text_of(const Plan& plan) {
-  std::string text;
-  for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
-    text += quant::to_text(diagnostic) + "\n";
-  }
-  return text;
-}
-std::set<std::string> codes_of(const Plan& plan, quant::Severity at_least) {
-  std::set<std::string> codes;
-  for (const quant::Diagnostic& diagnostic : plan.diagnostics) {
-    if (diagnostic.severity >= at_least) codes.insert(diagnostic.code);
-  }
-  return codes;
-}
 const PlannedModule& module_of(const Plan& plan, std::string_view name) {
   for (const PlannedModule& module : plan.modules) {
     if (module.module_class == name) return module;
