@@ -87,9 +87,12 @@ bool must_be_even(const quant::DetectedModule& module, const Shape& shape) {
   return is_fp4 && module.is_sound && shape.rank() == 2 && shape[1] % 2 != 0;
 }
 
+constexpr std::string_view kConfigContradicts = "config.json and shards disagree about shapes";
+
 // P2: sizes in config.json that no file can store.
 void report_odd(const std::vector<std::string>& odd, Plan& plan) {
   if (odd.empty()) return;
+  internal::leave_sizes_unknown(plan, std::string(kConfigContradicts));
   add(plan,
       Severity::kError,
       "Q-P2",
@@ -127,6 +130,9 @@ void check_inventory(const Config& config,
   }
   if (!missing.empty()) {
     const size_t count = missing.size();
+    plan.is_complete = false;
+    internal::leave_sizes_unknown(
+        plan, fmt::format("{} modules that config.json calls for are missing", count));
     missing.resize(std::min(count, kMaxShown));
     add(plan,
         Severity::kError,
@@ -138,6 +144,7 @@ void check_inventory(const Config& config,
                     count > kMaxShown ? ", ..." : ""));
   }
   report_odd(odd, plan);
+  if (!wrong.empty()) internal::leave_sizes_unknown(plan, std::string(kConfigContradicts));
   for (size_t i = 0; i < std::min(wrong.size(), kMaxShown); ++i) {
     add(plan,
         Severity::kError,
@@ -156,10 +163,20 @@ void check_inventory(const Config& config,
 void add_faults(const checkpoint::ModelDescription& description, Plan& plan) {
   for (const Error& fault : description.faults) {
     add(plan, Severity::kError, fault.reason.empty() ? "Q-F2" : fault.reason, fault.message);
+    plan.is_complete = false;
+    internal::leave_sizes_unknown(plan, "files are missing or damaged");
   }
   for (const std::string& warning : description.warnings) {
     add(plan, Severity::kWarning, "Q-F3", warning);
   }
+}
+
+// Whether a weight or a scale that others need is in no shard.
+bool lacks_tensors(const quant::Detection& detection) {
+  return std::any_of(
+      detection.diagnostics.begin(), detection.diagnostics.end(), [](const auto& diagnostic) {
+        return diagnostic.code == "Q-S1" || diagnostic.code == "Q-C1b";
+      });
 }
 
 std::optional<Config> read_v4_config(const checkpoint::ModelDescription& description, Plan& plan) {
@@ -206,7 +223,9 @@ void check_context(const Config& config, Plan& plan) {
 void check_kv_form(const Config& config, Plan& plan) {
   if (plan.options.kv_dtype != models::KvDtype::kFp8) return;
   const Result<void> fits = models::deepseek_v4::check_fp8_key_sizes(config);
-  if (!fits.ok()) add(plan, Severity::kError, "Q-P4", fits.error().message);
+  if (fits.ok()) return;
+  add(plan, Severity::kError, "Q-P4", fits.error().message);
+  internal::leave_sizes_unknown(plan, "keys of these sizes have no FP8 form");
 }
 
 void check_parallelism(Plan& plan) {
@@ -309,7 +328,35 @@ std::string why_not_runnable(const Plan& plan, bool has_architecture) {
         classes.front());
   }
   if (plan.options.tp > 1 || plan.options.ep > 1) return "this version runs on one device";
-  return "";
+  return plan.why_no_sizes;
+}
+
+// Of a type that this version does not run.
+void plan_other_model(Plan& plan) {
+  add(plan,
+      Severity::kWarning,
+      "Q-K1",
+      fmt::format("model_type {}: its formats are detected, but this version runs deepseek_v4 "
+                  "only; the kernels shown are those of its matrix products.",
+                  plan.model_type.empty() ? "(none)" : escape_for_display(plan.model_type)));
+  internal::leave_sizes_unknown(plan, "this version plans those of deepseek_v4 only");
+}
+
+void plan_v4(const checkpoint::ModelDescription& description,
+             const quant::Detection& detection,
+             Plan& plan) {
+  plan.model_type = "deepseek_v4";
+  const std::optional<Config> config = read_v4_config(description, plan);
+  if (!config) {
+    return internal::leave_sizes_unknown(plan, "config.json does not describe the model");
+  }
+  plan.num_hidden_layers = config->num_hidden_layers;
+  plan.max_position_embeddings = config->max_position_embeddings;
+  check_context(*config, plan);
+  if (description.faults.empty()) check_inventory(*config, detection, description, plan);
+  check_kv_form(*config, plan);
+  internal::plan_ops(*config, plan);
+  internal::plan_memory_and_speed(*config, detection, plan);
 }
 
 }  // namespace
@@ -353,35 +400,18 @@ Plan make_plan(const checkpoint::ModelDescription& description,
   plan.method = detection.method;
   plan.diagnostics.insert(
       plan.diagnostics.end(), detection.diagnostics.begin(), detection.diagnostics.end());
+  if (lacks_tensors(detection)) plan.is_complete = false;
   internal::plan_modules(detection, plan);
 
-  if (!is_v4(detection)) {
-    add(plan,
-        Severity::kWarning,
-        "Q-K1",
-        fmt::format("model_type {}: its formats are detected, but this version runs deepseek_v4 "
-                    "only; the kernels shown are those of its matrix products.",
-                    plan.model_type.empty() ? "(none)" : escape_for_display(plan.model_type)));
-    if (plan.options.context <= 0) plan.options.context = kDefaultContext;
-    check_reference(plan);
-    plan.not_runnable = why_not_runnable(plan, false);
-    return plan;
+  const bool has_architecture = is_v4(detection);
+  if (has_architecture) {
+    plan_v4(description, detection, plan);
+  } else {
+    plan_other_model(plan);
   }
-  plan.model_type = "deepseek_v4";
-  const std::optional<Config> config = read_v4_config(description, plan);
-  if (!config) {
-    plan.not_runnable = why_not_runnable(plan, true);
-    return plan;
-  }
-  plan.num_hidden_layers = config->num_hidden_layers;
-  plan.max_position_embeddings = config->max_position_embeddings;
-  check_context(*config, plan);
-  if (description.faults.empty()) check_inventory(*config, detection, description, plan);
-  check_kv_form(*config, plan);
-  internal::plan_ops(*config, plan);
-  internal::plan_memory_and_speed(*config, detection, plan);
+  if (plan.options.context <= 0) plan.options.context = kDefaultContext;  // nothing resolved it
   check_reference(plan);
-  plan.not_runnable = why_not_runnable(plan, true);
+  plan.not_runnable = why_not_runnable(plan, has_architecture);
   return plan;
 }
 

@@ -170,12 +170,14 @@ struct Plan {
   int64_t num_tensors = 0;
   int64_t num_shards = 0;
   int64_t download_bytes = 0;
+  bool is_complete = true;  // false: tensors are missing, and the bytes are those of what is there
   std::vector<PlannedModule> modules;
   std::vector<PlannedOp> ops;
   std::vector<quant::Diagnostic> diagnostics;
   std::optional<KvPlan> kv;                    // of an engine
-  std::optional<PlanMemory> memory;            // of models that Nibble can run
+  std::optional<PlanMemory> memory;            // of models that Nibble can run, sizes known
   std::optional<PlanPerformance> performance;  // likewise
+  std::string why_no_sizes;  // why both are absent, in a clause; empty: they are not
 
   bool has_errors() const { return quant::has_errors(diagnostics); }
   bool is_runnable() const { return not_runnable.empty(); }

@@ -113,8 +113,11 @@ Value memory_json(const Plan& plan) {
 
 Value download_json(const Plan& plan) {
   const auto bytes = static_cast<double>(plan.download_bytes);
-  const auto seconds = [&](double bits_per_s) { return std::round(bytes * 8 / bits_per_s); };
+  const auto seconds = [&](double bits_per_s) {
+    return plan.is_complete ? Value(std::round(bytes * 8 / bits_per_s)) : Value();
+  };
   return make_object({{"bytes", plan.download_bytes},
+                      {"complete", plan.is_complete},
                       {"shards", plan.num_shards},
                       {"tensors", plan.num_tensors},
                       {"seconds_at_100_mbit", seconds(1e8)},
@@ -203,6 +206,7 @@ json::Value plan_json(const Plan& plan) {
        {"notes", diagnostics_json(plan, quant::Severity::kInfo)},
        {"modules", std::move(modules)},
        {"ops", std::move(ops)},
+       {"why_no_sizes", plan.memory ? Value() : Value(plan.why_no_sizes)},
        {"memory", memory_json(plan)},
        {"download", download_json(plan)},
        {"performance", performance_json(plan)},

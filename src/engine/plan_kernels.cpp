@@ -179,6 +179,9 @@ class ModulePlanner final {
 
   void place(const DetectedModule& module) {
     const std::string role = quant::role_name(module.role);
+    if (!module.is_sound) {
+      leave_sizes_unknown(plan_, fmt::format("the stored form of {} has faults", role));
+    }
     const std::string format = quant::scheme_name(module.scheme);
     if (is_parameter(module)) {
       parameter_bytes_[role] += module.num_bytes;
@@ -189,6 +192,9 @@ class ModulePlanner final {
     const std::string& evidence = detection_.evidence_of(module);
     const Activation activation = activation_of(module, evidence, plan_.options);
     const Choice& choice = choose(module, activation);
+    if (choice.kernel == nullptr) {
+      leave_sizes_unknown(plan_, fmt::format("no kernel takes {} ({})", role, format));
+    }
     Entry& entry = entry_for(role, format, choice.kernel);
     entry.activation = activation;
     entry.kind = module.scheme.kind;
@@ -523,6 +529,10 @@ models::deepseek_v4::Numerics numerics_of(const PlanOptions& options) {
   return numerics_of(options, options.kv_dtype);
 }
 
+void leave_sizes_unknown(Plan& plan, std::string why) {
+  if (plan.why_no_sizes.empty()) plan.why_no_sizes = std::move(why);
+}
+
 void plan_modules(const quant::Detection& detection, Plan& plan) {
   ModulePlanner(detection, plan).run();
 }
@@ -589,6 +599,7 @@ void plan_ops(const models::deepseek_v4::Config& config, Plan& plan) {
       Severity::kError,
       planned.error().reason,
       planned.error().message + ". Fix: use another device.");
+  leave_sizes_unknown(plan, "no kernel takes an op of this model");
 }
 
 }  // namespace nibble::engine::internal

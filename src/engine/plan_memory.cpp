@@ -110,8 +110,8 @@ struct GpuParts {
   models::deepseek_v4::gpu::Ops ops;
 };
 
-// kUnsupported on a CPU, and where a matrix has no format or kernel, or an op none: such a plan
-// does not run.
+// kUnsupported on a CPU, and where a matrix or an op has only a planned kernel: such a plan does
+// not run.
 Result<GpuParts> gpu_parts(const Config& config,
                            const quant::Detection& detection,
                            const Plan& plan) {
@@ -434,6 +434,7 @@ void add_performance(const Config& config,
 }  // namespace
 
 void plan_memory_and_speed(const Config& config, const quant::Detection& detection, Plan& plan) {
+  if (!plan.why_no_sizes.empty()) return;
   const Result<GpuParts> parts = gpu_parts(config, detection, plan);
   add_memory(config, detection, parts, plan);
   add_performance(config, detection, parts, plan);

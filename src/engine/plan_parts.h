@@ -35,12 +35,15 @@ models::deepseek_v4::Numerics numerics_of(const PlanOptions& options, models::Kv
 // How a plan routes.
 kernels::RouteOptions routing_of(const PlanOptions& options);
 
+// Memory and speed stay unknown, because of that. The first reason is kept.
+void leave_sizes_unknown(Plan& plan, std::string why);
+
 // Kernels, formats, resident bytes; K and P3 diagnostics.
 void plan_modules(const quant::Detection& detection, Plan& plan);
 // Ops without weights. V4 only.
 void plan_ops(const models::deepseek_v4::Config& config, Plan& plan);
 
-// What a device holds, and what a decode step reads and launches. V4 only.
+// What a device holds, and what a decode step reads and launches, where sizes are known. V4 only.
 void plan_memory_and_speed(const models::deepseek_v4::Config& config,
                            const quant::Detection& detection,
                            Plan& plan);

@@ -192,10 +192,21 @@ TEST(PlanSteps, LaunchesTakeAMicrosecondEach) {
 }
 
 TEST(PlanSteps, LaunchesOfPlannedKernelsAreNotCounted) {
-  PlanOptions options = on("b300");
-  options.without_kernel = "sm_80";  // those that run on every GPU since
-  const Plan plan = make_plan(flash(), {}, options);
-  EXPECT_EQ(module_of(plan, "router").kernel->status, kernels::Status::kPlanned);
+  quant::Fixture fixture = quant::v4_fixture(quant::v4_small(), {});
+  for (const char* part : {"w1", "w2", "w3"}) {
+    const std::string shared = std::string("layers.0.ffn.shared_experts.") + part;
+    fixture.remove(shared + ".weight");
+    fixture.remove(shared + ".scale");
+    fixture.fp8_channel(shared, 256, 256);
+  }
+  fixture.config("config.json", quant::v4_config(quant::v4_small(), quant::kV4NativeSection));
+  const Plan plan = make_plan(describe(fixture), {}, on("h200"));
+  EXPECT_FALSE(plan.has_errors()) << text_of(plan);
+  const auto is_planned = [](const PlannedModule& module) {
+    return module.kernel->status == kernels::Status::kPlanned;
+  };
+  EXPECT_TRUE(std::any_of(plan.modules.begin(), plan.modules.end(), is_planned));
+  ASSERT_TRUE(plan.performance.has_value());
   EXPECT_EQ(batch_of(plan, 1).num_launches, std::nullopt);
   EXPECT_THAT(plan.performance->assumption, HasSubstr(", launches not counted; "));
   const json::Value json = plan_json(plan);

@@ -195,14 +195,24 @@ void append_kv_forms(std::string& out, const PlanMemory& memory) {
   out += "  * in use; --kv-cache-dtype chooses\n";
 }
 
-void append_memory(std::string& out, const Plan& plan) {
+void append_download(std::string& out, const Plan& plan) {
+  if (!plan.is_complete) {
+    out += fmt::format("\nOn disk {} of an incomplete model\n", gb(plan.download_bytes));
+    return;
+  }
   const double bits = static_cast<double>(plan.download_bytes) * 8;
   out += fmt::format("\nOn disk {}; download {} at 100 Mbit/s, {} at 1 Gbit/s, {} at 10 Gbit/s\n",
                      gb(plan.download_bytes),
                      duration(bits / 1e8),
                      duration(bits / 1e9),
                      duration(bits / 1e10));
-  if (!plan.memory) return;
+}
+
+void append_memory(std::string& out, const Plan& plan) {
+  if (!plan.memory) {
+    out += fmt::format("\nMemory and speed are not known: {}\n", plan.why_no_sizes);
+    return;
+  }
   const PlanMemory& m = *plan.memory;
   const PlanOptions& o = plan.options;
   out += fmt::format("\nMemory of each device ({})\n", m.fits() ? "it fits" : "IT DOES NOT FIT");
@@ -326,7 +336,7 @@ void append_row(std::string& out, const Plan& plan, size_t width) {
                      width,
                      machine_name(plan.options),
                      experts != nullptr ? experts->format : "-",
-                     gb(plan.download_bytes),
+                     plan.is_complete ? gb(plan.download_bytes) : "-",
                      plan.memory ? gb(plan.memory->weights) : "-",
                      plan.memory ? (plan.memory->fits() ? "yes" : "NO") : "-",
                      plan.memory ? std::to_string(plan.memory->max_concurrency) : "-");
@@ -349,22 +359,26 @@ std::string change(double from, double to) {
 }
 
 void append_difference(std::string& out, const Plan& first, const Plan& plan) {
-  out += fmt::format("  {} on {}:", display_name(plan), machine_name(plan.options));
+  std::vector<std::string> changes;
   for (const int32_t batch : kComparedBatches) {
     const PlanBatch* from = step_of(first, batch);
     const PlanBatch* to = step_of(plan, batch);
     if (from == nullptr || to == nullptr) continue;
-    out += fmt::format(" batch {} {},", batch, change(from->bound_tok_s(), to->bound_tok_s()));
+    changes.push_back(
+        fmt::format("batch {} {}", batch, change(from->bound_tok_s(), to->bound_tok_s())));
   }
-  out += fmt::format(
-      " download {}",
-      change(static_cast<double>(first.download_bytes), static_cast<double>(plan.download_bytes)));
-  if (first.memory && plan.memory) {
-    out += fmt::format(", weights {}",
-                       change(static_cast<double>(first.memory->weights),
-                              static_cast<double>(plan.memory->weights)));
+  const auto compare = [&](const char* what, int64_t from, int64_t to) {
+    changes.push_back(
+        fmt::format("{} {}", what, change(static_cast<double>(from), static_cast<double>(to))));
+  };
+  if (first.is_complete && plan.is_complete) {
+    compare("download", first.download_bytes, plan.download_bytes);
   }
-  out += "\n";
+  if (first.memory && plan.memory) compare("weights", first.memory->weights, plan.memory->weights);
+  out += fmt::format("  {} on {}: {}\n",
+                     display_name(plan),
+                     machine_name(plan.options),
+                     changes.empty() ? "not known" : fmt::format("{}", fmt::join(changes, ", ")));
 }
 
 void append_expert_kernel(std::string& out, const Plan& plan) {
@@ -408,6 +422,7 @@ std::string plan_text(const Plan& plan) {
   append_diagnostics(out, plan);
   append_modules(out, plan);
   append_forced(out, plan);
+  append_download(out, plan);
   append_memory(out, plan);
   append_performance(out, plan);
   return out;
@@ -473,6 +488,13 @@ std::string comparison_text(std::span<const Plan> plans) {
   for (const Plan& plan : plans) append_row(out, plan, width);
   out += "tok/s: expected range of the bandwidth bound; sequences: of " +
          std::to_string(plans.front().options.context) + " tokens\n";
+  for (const Plan& plan : plans) {
+    if (plan.memory) continue;
+    out += fmt::format("{} on {}: memory and speed are not known: {}\n",
+                       display_name(plan),
+                       machine_name(plan.options),
+                       plan.why_no_sizes);
+  }
   if (plans.size() > 1) {
     out +=
         fmt::format("\nBound of decoding, download and weights on each device, against {} on {}\n",
@@ -482,8 +504,9 @@ std::string comparison_text(std::span<const Plan> plans) {
   for (const Plan& plan : plans.subspan(1)) append_difference(out, plans.front(), plan);
   out += "\nExperts\n";
   for (const Plan& plan : plans) append_expert_kernel(out, plan);
-  if (plans.front().performance)
-    out += "\nexpected: " + plans.front().performance->assumption + "\n";
+  const auto known = std::find_if(
+      plans.begin(), plans.end(), [](const Plan& plan) { return plan.performance.has_value(); });
+  if (known != plans.end()) out += "\nexpected: " + known->performance->assumption + "\n";
   append_all_diagnostics(out, plans);
   return out;
 }

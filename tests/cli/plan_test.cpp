@@ -78,6 +78,8 @@ TEST(PlanCommand, GivesJson) {
   EXPECT_TRUE(plan.find("errors")->as_array()->empty());
   EXPECT_TRUE(*plan.find("runs_in_this_build")->as_bool());
   EXPECT_TRUE(*plan.find("memory")->find("fits")->as_bool());
+  EXPECT_TRUE(plan.find("why_no_sizes")->is_null());
+  EXPECT_TRUE(*plan.find("download")->find("complete")->as_bool());
 }
 
 TEST(PlanCommand, ComparesMachines) {
@@ -151,6 +153,38 @@ TEST(PlanCommand, TruncatedShardIsF1) {
   const json::Value plan = plan_json(dir.string(), 3);
   EXPECT_THAT(codes_of(plan, "errors"), Contains("Q-F1"));
   EXPECT_FALSE(plan.find("modules")->as_array()->empty());
+  EXPECT_TRUE(plan.find("memory")->is_null());
+}
+
+// What is there is described; what would need the rest is not guessed.
+TEST(PlanCommand, SaysNoSizesOfPartsOfAModel) {
+  const Path dir = copy_model();
+  std::filesystem::remove(dir / "model-00002-of-00003.safetensors");
+  for (const bool has_shards : {true, false}) {
+    if (!has_shards) {
+      for (const char* file : {"model-00001-of-00003.safetensors",
+                               "model-00003-of-00003.safetensors",
+                               "model.safetensors.index.json"}) {
+        std::filesystem::remove(dir / file);
+      }
+    }
+    const json::Value plan = plan_json(dir.string(), 3);
+    EXPECT_THAT(codes_of(plan, "errors"), Contains("Q-F3"));
+    EXPECT_EQ(plan.find("modules")->as_array()->empty(), !has_shards);
+    EXPECT_TRUE(plan.find("memory")->is_null());
+    EXPECT_TRUE(plan.find("performance")->is_null());
+    EXPECT_EQ(*plan.find("why_no_sizes")->as_string(), "files are missing or damaged");
+    EXPECT_FALSE(*plan.find("download")->find("complete")->as_bool());
+    EXPECT_TRUE(plan.find("download")->find("seconds_at_1_gbit")->is_null());
+
+    const ProcessResult run = run_nibble({"plan", dir, "--gpu", "cpu"});
+    EXPECT_EQ(run.exit_code, 3);
+    EXPECT_THAT(run.output,
+                HasSubstr("of an incomplete model\n\nMemory and speed are not known: "));
+    for (const char* known : {"fits", "tok/s", "Mbit"}) {
+      EXPECT_THAT(run.output, Not(HasSubstr(known)));
+    }
+  }
 }
 
 TEST(PlanCommand, NanScaleIsS3) {

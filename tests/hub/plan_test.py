@@ -43,6 +43,11 @@ class Plan(HubTest):
         self.assertLessEqual(hub.body_bytes, allowed * 1.1)
         return allowed
 
+    def check_no_sizes(self, plan):
+        self.assertEqual([plan["memory"], plan["performance"]], [None, None])
+        self.assertEqual(plan["why_no_sizes"], "files are missing or damaged")
+        self.assertFalse(plan["download"]["complete"])
+
     def test_a_repository_is_planned_like_its_directory(self):
         files = tiny_files()
         with FakeHub(files) as hub:
@@ -84,6 +89,14 @@ class Plan(HubTest):
             plan = self.plan(hub, "acme/tiny", "--gpu", "h200", expect=UNSUPPORTED)
         self.assertIn("Q-F1", [error["code"] for error in plan["errors"]])
         self.assertTrue(plan["modules"])
+        self.check_no_sizes(plan)
+
+    def test_a_repository_without_its_weights_has_no_sizes(self):
+        with FakeHub([file for file in tiny_files() if not file.is_lfs]) as hub:
+            plan = self.plan(hub, "acme/tiny", "--gpu", "h200", expect=UNSUPPORTED)
+        self.assertIn("Q-F3", [error["code"] for error in plan["errors"]])
+        self.assertEqual(plan["modules"], [])
+        self.check_no_sizes(plan)
 
     def test_sizes_that_cannot_be_are_refused(self):
         for size in (1 << 62, (1 << 63) - 1):
