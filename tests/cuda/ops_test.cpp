@@ -612,6 +612,27 @@ TEST_F(CudaOps, StreamTurn) {
   }
 }
 
+// Two pairs of streams of which one is nearly the other's negative, and shares of about a half.
+TEST_F(CudaOps, StreamTurnOfStreamsThatCancelEachOther) {
+  constexpr int64_t kHidden = 4096, kMult = 4;
+  constexpr int32_t kTokens = 2;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> streams(static_cast<size_t>(kTokens * kMult * kHidden));
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const bool is_second = i / kHidden % 2 == 1;
+    streams[i] = is_second ? -0.8f * streams[i - kHidden] : normal(random);
+  }
+  compare<DeviceStreamTurnArgs>(Op::kStreamTurn, [&](Memory& memory) {
+    DeviceStreamTurnArgs args = turn_args(memory, {kHidden, kTokens, 0, 1, false, false});
+    args.update.streams = memory.in(streams);
+    args.update.fn = memory.normal(args.update.num_mix * kMult * kHidden, 0.0005f);
+    args.mix.streams = args.update.streams;
+    args.mix.base = memory.in(std::vector<float>(static_cast<size_t>(args.mix.num_mix)));
+    return args;
+  });
+}
+
 // Rows of a batch against each of them alone.
 TEST_F(CudaOps, StreamTurnOfATokenIsTheSameInEveryBatch) {
   constexpr int32_t kTokens = 16, kMult = 4;

@@ -34,59 +34,64 @@ struct MixerRow {
   }
 };
 
-// Replaces four numbers, whose product is a normal float, by their reciprocals, of one reciprocal
-// of the product: the unit of reciprocals takes as long for one as for eight multiplications.
-__device__ __forceinline__ void invert4(float (&x)[4]) {
-  const float first = x[0] * x[1], second = x[2] * x[3];
-  const float inverse = approximate_reciprocal(first * second);
-  const float of_first = inverse * second, of_second = inverse * first;
-  const float x0 = x[0], x2 = x[2];
-  x[0] = of_first * x[1];
-  x[1] = of_first * x0;
-  x[2] = of_second * x[3];
-  x[3] = of_second * x2;
-}
+// The products of the other three of four numbers, and 1 over the product of all, which is normal.
+// Divides by any of them: the unit of reciprocals takes as long as eight multiplications, and what
+// is made of `others` need not wait for it.
+struct Quotients {
+  float others[4], inverse;
+
+  __device__ __forceinline__ explicit Quotients(const float (&x)[4]) {
+    const float first = x[0] * x[1], second = x[2] * x[3];
+    inverse = approximate_reciprocal(first * second);
+    others[0] = x[1] * second, others[1] = x[0] * second;
+    others[2] = x[3] * first, others[3] = x[2] * first;
+  }
+};
 
 // What Sinkhorn multiplies the rows and columns of a 4x4 matrix by.
 struct SinkhornFactors {
-  float rows[4] = {1, 1, 1, 1}, columns[4] = {1, 1, 1, 1};
+  float rows[4], columns[4];
 };
-// Columns are normalised last. Ends early where rows have converged to rounding.
+// Columns are normalised last. Ends early where rows have converged to rounding. It keeps what to
+// divide by: a row with factor 1 / d has the sum s / d, s that over its columns with their factors,
+// and is to be divided by s / d + eps, so that s + eps d takes the place of d. No element is below
+// eps or above 1 + eps, which keeps the products of four within 1e-23 and 1.
 __device__ __forceinline__ SinkhornFactors sinkhorn_factors(const float (&matrix)[4][4],
                                                             int iterations,
                                                             float eps) {
   constexpr float kRounding = 0x1p-22f;  // changes below this are of the last bits
-  SinkhornFactors all;
-  // Divides the factors of rows or columns by the sums of these, of which this gives the largest
-  // distance from 1.
-  const auto normalise = [&](float(&factors)[4], const auto& sum_of) {
-    float sums[4], distance = 0;
+  float rows[4] = {1, 1, 1, 1}, columns[4] = {1, 1, 1, 1};
+  // Whether any of `divisors` changed by more than rounding.
+  const auto normalise = [eps](float(&divisors)[4], const float(&by)[4], const auto& element) {
+    const Quotients q(by);
+    float change = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[i] = fmaf(factors[i], sum_of(i), eps);
-      distance = fmaxf(distance, fabsf(sums[i] - 1.0f));
+      const float sum = fmaf(element(i, 0), q.others[0], element(i, 1) * q.others[1]) +
+                        fmaf(element(i, 2), q.others[2], element(i, 3) * q.others[3]);
+      const float divisor = fmaf(sum, q.inverse, eps * divisors[i]);
+      change = fmaxf(change, fabsf(divisor - divisors[i]) - kRounding * divisor);
+      divisors[i] = divisor;
     }
-    invert4(sums);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) factors[i] *= sums[i];
-    return distance;
+    return change > 0;
   };
-  const auto sum4_of = [](float a, float b, float c, float d, const float(&f)[4]) {
-    return fmaf(a, f[0], b * f[1]) + fmaf(c, f[2], d * f[3]);
-  };
-  const auto row_sum = [&](int i) {
-    return sum4_of(matrix[i][0], matrix[i][1], matrix[i][2], matrix[i][3], all.columns);
-  };
-  const auto column_sum = [&](int j) {
-    return sum4_of(matrix[0][j], matrix[1][j], matrix[2][j], matrix[3][j], all.rows);
-  };
-  normalise(all.columns, column_sum);
+  const auto in_row = [&](int i, int j) { return matrix[i][j]; };
+  const auto in_column = [&](int j, int i) { return matrix[i][j]; };
+  normalise(columns, rows, in_column);
 #pragma unroll 1
   for (int i = 1; i < iterations; ++i) {
-    if (normalise(all.rows, row_sum) <= kRounding) break;
-    normalise(all.columns, column_sum);
+    const bool has_changed = normalise(rows, columns, in_row);
+    normalise(columns, rows, in_column);
+    if (!has_changed) break;
   }
-  return all;
+  const Quotients of_rows(rows), of_columns(columns);
+  SinkhornFactors factors;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    factors.rows[i] = of_rows.others[i] * of_rows.inverse;
+    factors.columns[i] = of_columns.others[i] * of_columns.inverse;
+  }
+  return factors;
 }
 
 // Softmax of the rows of a 4x4 matrix, then Sinkhorn. Lane l gives and gets element l % 16, row by

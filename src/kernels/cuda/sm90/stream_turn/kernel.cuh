@@ -4,16 +4,18 @@
 // A cluster of 16 blocks serves a token; block i owns the i-th range of columns of all streams. A
 // warp for each 128 of them updates the streams and writes the output; the others multiply, each
 // 128 columns of two streams by 12 rows of fn, whose values wait in registers and shared memory
-// before the kernels ahead have ended. Blocks exchange their sums twice, each to all: dots and
-// squares of the streams, then squares of what was combined. So every block knows the shares of the
-// streams, and one of them makes `post` and `comb` beside the combination.
+// before the kernels ahead have ended. Blocks exchange their sums once, each to all: the dots, and
+// products of the streams with each other, of which the squares of what is combined follow. So
+// every block knows the shares of the streams, and one of them makes `post` and `comb` beside the
+// combination. Where streams cancel each other the squares would lose digits, and are exchanged.
 //
 // The kernel behind starts only when those ahead have ended: earlier it would take the place of
 // blocks that are still at work, on some multiprocessors twice, as this one fills a few of them
 // only.
 //
 // Sums have a fixed order, which is not that of stream_update: dots in f32, of a lane (two streams,
-// four columns), of the lanes of a warp, of the warps, of the blocks.
+// four columns), of the lanes of a warp, of the warps, of the blocks (for the shares, of halves of
+// them).
 // Bytes: per token 8 M D + 4 D (splits + choices), the forms, and fn.
 #pragma once
 
@@ -31,7 +33,9 @@ namespace nibble::kernels::cuda {
 inline constexpr int kTurnCluster = 16, kTurnStreams = 4;
 inline constexpr int kTurnMix = (2 + kTurnStreams) * kTurnStreams;
 inline constexpr int kTurnHalfMix = kTurnMix / 2;
-inline constexpr int kTurnSums = kTurnMix / 4 + 1;  // in fours, the last for the squares
+// What blocks exchange, in fours: the dots of the shares, products of streams, the other dots.
+inline constexpr int kTurnProducts = 10, kTurnProductFours = 3;
+inline constexpr int kTurnSums = kTurnMix / 4 + kTurnProductFours;
 
 // The work of a block, kGroups times 128 columns, and its memory.
 template <int kGroups>
@@ -45,13 +49,14 @@ struct StreamTurn {
   static constexpr int kBlocks = kGroups > 2 ? 1 : 2;               // of a multiprocessor
   static constexpr int kFnBytes = kTurnHalfMix * kDotThreads * 16;  // half of a block's part of fn
   static_assert(kDotThreads >= kTurnCluster * kTurnSums);
+  static_assert(kTurnHalfMix == kTurnProductFours * 4);
 
   struct Shared {
     alignas(16) float4 state[kTurnStreams][kQuads];
-    float4 sums[kParts][kTurnSums];  // of dots
+    float4 dots[kParts][kTurnMix / 4];
+    float4 products[kGroups][kTurnProductFours];
     float4 received[kTurnCluster][kTurnSums];
     float received_squares[kTurnCluster][kGroups];
-    float squares[kGroups];
     alignas(8) uint64_t state_barrier, sums_barrier, squares_barrier;
   };
 };
@@ -185,8 +190,24 @@ __device__ __forceinline__ void multiply_columns(const TurnShare<Turn>& share,
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const int row = turn_row(lane);
   if (row < kTurnHalfMix && lane % 2 == 0) {
-    reinterpret_cast<float*>(shared.sums[share.part])[share.first_row + row] = sum;
+    reinterpret_cast<float*>(shared.dots[share.part])[share.first_row + row] = sum;
   }
+}
+
+// The products of each stream with itself, then of any two, of this block's columns that a lane
+// holds: those of the warp. Each in some lanes, see sum_twelve().
+__device__ __forceinline__ float stream_products(const float4 (&streams)[kTurnStreams]) {
+  float products[kTurnHalfMix] = {};
+  int next = kTurnStreams;
+#pragma unroll
+  for (int i = 0; i < kTurnStreams; ++i) {
+    products[i] = dot4(streams[i], streams[i], 0.0f);
+#pragma unroll
+    for (int j = i + 1; j < kTurnStreams; ++j) {
+      products[next++] = dot4(streams[i], streams[j], 0.0f);
+    }
+  }
+  return sum_twelve(products);
 }
 
 // Adds up the sums of this block's warps and sends them to all blocks. All threads that multiply.
@@ -197,35 +218,97 @@ __device__ __forceinline__ void send_sums(const TurnPlace<Turn>& place,
   const auto sums = static_cast<int>(threadIdx.x) % kTurnSums;
   if (rank >= place.num_blocks) return;
   float4 total{0, 0, 0, 0};
-  if (sums == kTurnSums - 1) {
+  if (sums >= 1 && sums <= kTurnProductFours) {
 #pragma unroll
-    for (const float squares : shared.squares) total.x += squares;
+    for (int i = 0; i < Turn::kNumGroups; ++i) total = total + shared.products[i][sums - 1];
   } else {
+    const int dots = sums == 0 ? 0 : sums - kTurnProductFours;
 #pragma unroll
-    for (int i = 0; i < Turn::kParts; ++i) total = total + shared.sums[i][sums];
+    for (int i = 0; i < Turn::kParts; ++i) total = total + shared.dots[i][dots];
   }
   store_async(shared_address_of_rank(shared_address(&shared.received[place.rank][sums]), rank),
               total,
               shared_address_of_rank(shared_address(&shared.sums_barrier), rank));
 }
 
-// The logit of the mixer's row of this lane, when the sums of all blocks have come.
-template <class Turn>
-__device__ __forceinline__ float receive_logit(const DeviceStreamMixArgs& args,
-                                               const TurnPlace<Turn>& place,
-                                               const MixerRow& mixer,
-                                               const typename Turn::Shared& shared) {
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  barrier_wait(shared_address(&shared.sums_barrier), 0);
+// The total of sum `index` over kCount blocks from `first` on, when the sums of all have come.
+template <int kCount, class Turn>
+__device__ __forceinline__ float receive_sum(const TurnPlace<Turn>& place,
+                                             int first,
+                                             int index,
+                                             const typename Turn::Shared& shared) {
   float total = 0;
 #pragma unroll
-  for (int block = 0; block < kTurnCluster; ++block) {
-    if (lane <= kTurnMix && block < place.num_blocks) {
-      total += reinterpret_cast<const float*>(shared.received[block])[lane];
+  for (int i = 0; i < kCount; ++i) {
+    if (first + i < place.num_blocks) {
+      total += reinterpret_cast<const float*>(shared.received[first + i])[index];
     }
   }
-  return mixer.logit(args, total, __shfl_sync(~0U, total, kTurnMix));
+  return total;
 }
+
+// The four of which lanes `first` and its successors hold one each, added up.
+__device__ __forceinline__ float sum_of_lanes4(float value, int first) {
+  return (__shfl_sync(~0U, value, first) + __shfl_sync(~0U, value, first + 1)) +
+         (__shfl_sync(~0U, value, first + 2) + __shfl_sync(~0U, value, first + 3));
+}
+
+// Writes `post` and `comb`, when the sums have come: lanes 4 .. 23 take the dots of their rows, the
+// first four the squares of the streams. One warp.
+template <class Turn>
+__device__ __forceinline__ void make_coefficients(const DeviceStreamMixArgs& args,
+                                                  const TurnPlace<Turn>& place,
+                                                  const MixerRow& mixer,
+                                                  const typename Turn::Shared& shared) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const int index = lane < kTurnStreams ? kTurnStreams + lane : lane + kTurnProductFours * 4;
+  barrier_wait(shared_address(&shared.sums_barrier), 0);
+  const float total = receive_sum<kTurnCluster>(place, 0, min(index, kTurnSums * 4 - 1), shared);
+  const float squares = sum_of_lanes4(total, 0);
+  write_coefficients4(args, mixer.logit(args, total, squares), place.token);
+}
+
+// What of each stream is combined.
+struct TurnShares {
+  float of[kTurnStreams];
+  float squares;           // of what is combined, as follows from the streams' products
+  float separate_squares;  // the sum of those of its terms
+
+  // When the sums have come. The whole warp; half of it adds those of half of the blocks.
+  template <class Turn>
+  __device__ __forceinline__ TurnShares(const DeviceStreamMixArgs& args,
+                                        const TurnPlace<Turn>& place,
+                                        const MixerRow& mixer,
+                                        const typename Turn::Shared& shared)
+      : squares(0), separate_squares(0) {
+    constexpr int kHalf = kTurnCluster / 2;
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    barrier_wait(shared_address(&shared.sums_barrier), 0);
+    float total = receive_sum<kHalf>(place, lane / 16 * kHalf, lane % 16, shared);
+    total += __shfl_xor_sync(~0U, total, 16);
+    const float share =
+        sigmoid(mixer.logit(args, total, sum_of_lanes4(total, kTurnStreams))) + args.hc_eps;
+    int next = 2 * kTurnStreams;  // the lane of the next product
+#pragma unroll
+    for (int i = 0; i < kTurnStreams; ++i) of[i] = __shfl_sync(~0U, share, i);
+#pragma unroll
+    for (int i = 0; i < kTurnStreams; ++i) {
+      const float term = of[i] * __shfl_sync(~0U, total, kTurnStreams + i);
+      float others = 0;
+#pragma unroll
+      for (int j = i + 1; j < kTurnStreams; ++j) {
+        others = fmaf(of[j], __shfl_sync(~0U, total, next++), others);
+      }
+      squares = fmaf(of[i], fmaf(2.0f, others, term), squares);
+      separate_squares = fmaf(of[i], term, separate_squares);
+    }
+  }
+  // Whether `squares` is what is left of larger numbers.
+  __device__ __forceinline__ bool cancel() const {
+    constexpr float kLeft = 0x1p-4f;  // costs squares four bits
+    return squares < kLeft * separate_squares;
+  }
+};
 
 // `comb` and `post` of a token.
 __device__ __forceinline__ TokenCoefficients<kTurnStreams> read_coefficients(
@@ -275,11 +358,14 @@ __device__ __forceinline__ void write_turn(const DeviceStreamMixArgs& args,
                                            int64_t group,
                                            const float4& v) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (args.rows == nullptr) {
+    return write_group<true>(args.x, args.m, args.hidden, token, group, v);
+  }
 #pragma unroll 1
   for (int first = 0; first < args.m; first += 32) {
     const int of_lane = first + lane;
     int read = of_lane;
-    if (args.rows != nullptr && of_lane < args.m) read = __ldcg(args.rows + of_lane);
+    if (of_lane < args.m) read = __ldcg(args.rows + of_lane);
     const bool is_padding = read < 0 && of_lane == token;
     const uint32_t padding = __ballot_sync(~0U, is_padding);
     uint32_t rows = __ballot_sync(~0U, of_lane < args.m && (read == token || is_padding));
@@ -304,11 +390,16 @@ __device__ __forceinline__ void update_columns(const DeviceStreamUpdateArgs& arg
   columns.read(args, token, column);
   const auto coefficients = read_coefficients(args, token);
   columns.add(args, token, column);
-  const float squares = warp_sum(columns.update(args, coefficients, token, column));
+  columns.update(args, coefficients, token, column);
 #pragma unroll
   for (int i = 0; i < kTurnStreams; ++i) shared.state[i][group * 32 + lane] = columns.streams[i];
-  if (lane == 0) shared.squares[group] = squares;
   warp_arrive(shared_address(&shared.state_barrier), lane);
+  const float product = stream_products(columns.streams);
+  const int index = turn_row(lane);
+  if (index < kTurnHalfMix && lane % 2 == 0) {
+    reinterpret_cast<float*>(shared.products[group])[index] = product;
+  }
+  named_barrier_arrive(1, Turn::kThreads);
 }
 
 // A warp of those that hold the streams: updates 128 columns, combines and norms them.
@@ -321,21 +412,23 @@ __device__ __forceinline__ void turn_columns(const DeviceStreamTurnArgs& args,
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const DeviceStreamMixArgs& mix = args.mix;
   const int column = place.begin + group * kGroup + lane * 4;
-  wait_for_predecessors();
-  launch_dependents();
-  update_columns<Turn>(args.update, place.token, column, group, shared);
   const bool is_owned = group < place.num_groups;
   const float4 gamma =
       is_owned ? __ldg(reinterpret_cast<const float4*>(mix.gamma + column)) : float4{0, 0, 0, 0};
+  wait_for_predecessors();
+  launch_dependents();
+  update_columns<Turn>(args.update, place.token, column, group, shared);
   cluster_wait();  // every block has its barriers
 
-  const float share = sigmoid(receive_logit<Turn>(mix, place, mixer, shared)) + mix.hc_eps;
+  const TurnShares shares(mix, place, mixer, shared);
   float4 x{0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < kTurnStreams; ++i) {
-    x = multiply_add(__shfl_sync(~0U, share, i), shared.state[i][group * 32 + lane], x);
+    x = multiply_add(shares.of[i], shared.state[i][group * 32 + lane], x);
   }
-  const float squares = exchange_squares<Turn>(sum_of_squares(x), group, place, shared);
+  const float squares = shares.cancel()
+                            ? exchange_squares<Turn>(sum_of_squares(x), group, place, shared)
+                            : shares.squares;
   if (!is_owned) return;
   const float factor = rsqrtf(squares / static_cast<float>(mix.hidden) + mix.norm_eps);
   write_turn(mix,
@@ -371,11 +464,11 @@ __global__ void __launch_bounds__(StreamTurn<kGroups>::kThreads, StreamTurn<kGro
   barriers_are_made<Turn>();
   multiply_columns<Turn>(share, weights, shared);
   const MixerRow mixer(args.mix);
-  named_barrier_sync(1, Turn::kDotThreads);
-  cluster_wait();  // every block has its barriers
+  named_barrier_sync(1, Turn::kThreads);  // all sums of warps are there
+  cluster_wait();                         // every block has its barriers
   send_sums<Turn>(place, shared);
   if (warp == 0 && place.rank == 0 && args.mix.comb != nullptr) {
-    write_coefficients4(args.mix, receive_logit<Turn>(args.mix, place, mixer, shared), place.token);
+    make_coefficients<Turn>(args.mix, place, mixer, shared);
   }
 }
 
