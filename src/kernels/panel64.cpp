@@ -1,6 +1,7 @@
 #include "kernels/panel64.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -75,9 +76,16 @@ GroupPlace<Byte> place_of(Byte* package, Format format, int64_t k, int64_t row, 
 }
 constexpr int64_t kNvfp4ScaleStride = 2;
 
-// Bits of v_i in a word.
-constexpr int32_t magnitude_bit(int32_t i) { return 4 * i; }
-constexpr int32_t sign_bit(int32_t i) { return i < 4 ? 7 + 8 * i : 3 + 8 * (i - 4); }
+// Where the bits of v_i's code lie in a word, from the lowest one up.
+using CodeBits = std::array<int32_t, 4>;
+constexpr CodeBits code_bits(Format format, int32_t i) {
+  const int32_t byte = i % 4 * 8;
+  if (format == Format::kNvfp4) {
+    return i < 4 ? CodeBits{byte + 2, byte + 3, byte + 4, byte + 7}
+                 : CodeBits{byte, byte + 1, byte + 6, byte + 5};
+  }
+  return {4 * i, 4 * i + 1, 4 * i + 2, byte + (i < 4 ? 7 : 3)};
+}
 // Index within its group of v_i of lane t.
 constexpr int64_t value_index(int64_t t, int32_t i) { return (i < 4 ? 0 : 16) + 4 * t + i % 4; }
 
@@ -91,13 +99,17 @@ uint32_t encode_word(const StoredRow& source, int64_t first_k, int64_t t, SignFl
   for (int32_t i = 0; i < 8; ++i) {
     const uint32_t code =
         source.code(first_k + value_index(t, i)) ^ (i < 4 ? flips.first : flips.second);
-    word |= (code & 7U) << magnitude_bit(i) | (code >> 3) << sign_bit(i);
+    const CodeBits bits = code_bits(source.weight->format, i);
+    for (size_t bit = 0; bit < bits.size(); ++bit) word |= (code >> bit & 1U) << bits[bit];
   }
   return word;
 }
 
-uint32_t decode_code(uint32_t word, int32_t i) {
-  return ((word >> magnitude_bit(i)) & 7U) | ((word >> sign_bit(i)) & 1U) << 3;
+uint32_t decode_code(Format format, uint32_t word, int32_t i) {
+  const CodeBits bits = code_bits(format, i);
+  uint32_t code = 0;
+  for (size_t bit = 0; bit < bits.size(); ++bit) code |= (word >> bits[bit] & 1U) << bit;
+  return code;
 }
 
 bool is_zero_group(const StoredRow& source, int64_t group) {
@@ -291,7 +303,7 @@ void unpack_panel64_row(const PackedWeight& weight, int64_t row, std::span<float
         const int64_t at = group * kGroup + value_index(t, i);
         if (at >= weight.k) continue;
         out[static_cast<size_t>(at)] =
-            code_value(weight.format, decode_code(word, i)) *
+            code_value(weight.format, decode_code(weight.format, word, i)) *
             scale_value(weight.format, place.scale, i >= 4, weight.global_scales[row]);
       }
     }

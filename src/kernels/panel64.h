@@ -7,17 +7,19 @@
 // words:
 //   group 0 row g, group 0 row g + 8, group 1 row g, group 1 row g + 8
 // where a group is 32 values of k. A word holds values v0 .. v3 = k 4t .. 4t + 3 and v4 .. v7 =
-// k 16 + 4t .. 16 + 4t + 3 of its group: three bits of v_i in bits 4i .. 4i + 2, the signs of
-// v0 .. v3 in bits 7, 15, 23, 31 and of v4 .. v7 in bits 3, 11, 19, 27 (a table look-up then yields
-// four bytes at a time and the signs are one mask away).
+// k 16 + 4t .. 16 + 4t + 3 of its group. MXFP4 and INT4: three bits of v_i in bits 4i .. 4i + 2,
+// the signs of v0 .. v3 in bits 7, 15, 23, 31 and of v4 .. v7 in bits 3, 11, 19, 27 (a table
+// look-up then yields four bytes at a time and the signs are one mask away).
 //
 // MXFP4: the three bits are E2M1's magnitude. 128 bytes of scales per slab: byte
 //   16 g + 4 c + 2 h + q is that of chunk c, row g + 8 h, group q. A byte r in 0 .. 26 means
 //   2^(r - 13): what an E5M2 code can absorb without rounding. The rest of the exponent is one f32
 //   multiplier per row (PackedWeight::global_scales).
-// NVFP4: the same codes. 256 bytes of scales per slab: byte 128 (c / 2) + 16 g + 8 (c % 2) + 4 q +
-//   2 s + h is the E4M3 scale of chunk c, row g + 8 h, group q, values 16 s and on; never negative
-//   (the codes' signs are turned instead). The row multiplier is the tensor's global scale.
+// NVFP4: the bits of E2M1, s e1 e0 m, of v_i in bits 7, 4, 3, 2 of byte i, where they are the E4M3
+//   code of 2^-6 of the value; of v_(4 + i) in bits 5, 6, 1, 0, which two shifts bring there. 256
+//   bytes of scales per slab: byte 128 (c / 2) + 16 g + 8 (c % 2) + 4 q + 2 s + h is the E4M3 scale
+//   of chunk c, row g + 8 h, group q, values 16 s and on; never negative (the codes' signs are
+//   turned instead). The row multiplier is the tensor's global scale.
 // INT4: sign and three bits of |v|; -8 is sign and zero. 256 bytes of scales per slab: at byte
 //   128 (c / 2) + 16 g + 8 (c % 2) + 4 q + 2 h the BF16 scale of chunk c, row g + 8 h, group q. The
 //   row multiplier is 1.

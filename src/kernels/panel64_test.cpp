@@ -112,6 +112,20 @@ TEST(Panel64, ScalesHaveTheOrderOfTheLayout) {
   EXPECT_EQ(packed.global_scales[9], 0.37f);
 }
 
+// Worked out by hand: -6 at k 0 is E4M3's -6 / 64, -0.5 and 4 at k 16 and 17 lie in free bits.
+TEST(Panel64, Nvfp4WordsAreE4m3CodesAndTheBitsBetween) {
+  QuantizedWeight weight = random_nvfp4(1, 32, 14);
+  std::fill(weight.codes.begin(), weight.codes.end(), std::byte{0});
+  std::fill(weight.scales.begin(), weight.scales.end(), std::byte{0x38});
+  weight.codes[0] = std::byte{0x0F};
+  weight.codes[8] = std::byte{0x69};
+  const WeightRows rows{.weight = weight.view(), .row_begin = 0, .row_end = 1};
+  const PackedWeight packed = pack_panel64({&rows, 1}, PanelOrder::kNatural).value();
+  uint32_t word = 0;
+  std::memcpy(&word, packed.codes, sizeof(word));
+  EXPECT_EQ(word, 0x9CU | 1U << 5 | 1U << 0 | 1U << (8 + 6) | 1U << (8 + 1));
+}
+
 TEST(Panel64, MinusEightIsSignAndZero) {
   QuantizedWeight weight = random_int4(1, 32, 11);
   std::fill(weight.codes.begin(), weight.codes.end(), std::byte{0x88});  // zeros

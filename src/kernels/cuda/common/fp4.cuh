@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 
 namespace nibble::kernels::cuda {
@@ -24,28 +25,29 @@ __device__ __forceinline__ E5m2Table e5m2_table(uint32_t scale) {
           scale * kHighStep + (0x46444240U - kBias * kHighStep)};
 }
 
-// E4M3 for three bits, four bytes each. Kernels read tables from shared memory: the compiler would
-// load constants again for every use.
-struct E4m3Table {
-  uint32_t low;
-  uint32_t high;
-};
-// The same for -8 / 4, -1 / 4 .. -7 / 4. The magnitudes of these but the first share no bit with
-// it, so that a mask makes zero of -8 and clears the others' signs.
+// E4M3 of -8 / 4, -1 / 4 .. -7 / 4 for three bits, four bytes each. The magnitudes of these but the
+// first share no bit with it, so that a mask makes zero of -8 and clears the others' signs. Kernels
+// read tables from shared memory: the compiler would load constants again for every use.
 struct Int4Table {
   uint32_t low;
   uint32_t high;
 };
 
+// NVFP4's codes need no table: E2M1's bits are those of the E4M3 code of 2^-6 of the value, zero
+// and 0.5 included.
+struct PlacedE2m1 {};
+inline constexpr float kPlacedE2m1Factor = 64;
+
 // Decodes a word of kernels/panel64.h: v0 .. v3 to `first`, v4 .. v7 to `second`, four E4M3 each.
-// E2M1 codes:
+// NVFP4's codes:
 __device__ __forceinline__ void decode_panel_word(uint32_t word,
-                                                  const E4m3Table& table,
+                                                  PlacedE2m1 /*table*/,
                                                   uint32_t& first,
                                                   uint32_t& second) {
-  const uint32_t magnitudes = word & 0x77777777U;
-  first = select_bytes(table.low, table.high, magnitudes) | (word & 0x80808080U);
-  second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
+  first = word & 0x9C9C9C9CU;
+  second = ((word << 2) & 0x8C8C8C8CU) | ((word >> 2) & 0x10101010U);
+  keep_in_register(first);  // or they are made behind the fence of the products that read them
+  keep_in_register(second);
 }
 // INT4 codes (sign and magnitude, where minus zero is -8), to a quarter of their value:
 __device__ __forceinline__ void decode_panel_word(uint32_t word,
@@ -68,14 +70,12 @@ __device__ __forceinline__ void decode_panel_word(uint32_t word,
   second = select_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080U);
 }
 
-// The upper bytes of FP16 numbers are E5M2: those of E2M1's magnitudes.
-__device__ __forceinline__ uint4 f16_table_words() { return {0x3E3C3800U, 0x46444240U, 0, 0}; }
-// Four such bytes, each times `scale`, as two pairs. The product of E2M1 and E4M3 has at most six
-// significant bits and lies between 2^-10 and 2688: FP16 holds it.
-__device__ __forceinline__ void scale_f16_bytes(uint32_t bytes,
-                                                __half2 scale,
-                                                uint32_t& first,
-                                                uint32_t& second) {
+// Four E4M3 codes of NVFP4, each times `scale`, as two pairs of FP16. The product of E2M1 and E4M3
+// has at most six significant bits and lies between 2^-10 and 2688: FP16 holds 2^-6 of it.
+__device__ __forceinline__ void scale_to_f16(uint32_t codes,
+                                             __half2 scale,
+                                             uint32_t& first,
+                                             uint32_t& second) {
   const auto times_scale = [&](uint32_t pair) {
     __half2 values;
     memcpy(&values, &pair, sizeof(pair));
@@ -83,8 +83,10 @@ __device__ __forceinline__ void scale_f16_bytes(uint32_t bytes,
     memcpy(&pair, &values, sizeof(pair));
     return pair;
   };
-  first = times_scale(__byte_perm(bytes, 0, 0x1404));
-  second = times_scale(__byte_perm(bytes, 0, 0x3424));
+  uint32_t low, high;
+  e4m3x4_to_f16x4(codes, low, high);
+  first = times_scale(low);
+  second = times_scale(high);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -63,6 +63,15 @@ __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t codes) {
   return v.x | static_cast<uint32_t>(v.y) << 16;
 }
 
+// Four codes as two pairs of FP16, the low bytes' first. Halves of a word are operands of the
+// instruction, which C++ would not use.
+__device__ __forceinline__ void e4m3x4_to_f16x4(uint32_t codes, uint32_t& first, uint32_t& second) {
+  asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n\tcvt.rn.f16x2.e4m3x2 %1, high;\n\t}"
+      : "=r"(first), "=r"(second)
+      : "r"(codes));
+}
+
 // The values of four codes, the low byte's first.
 __device__ __forceinline__ void from_e4m3x4(uint32_t codes, float* values) {
   asm("{\n\t.reg .b16 first, second, low, high;\n\t.reg .b32 both;\n\t"

@@ -196,6 +196,15 @@ NIBBLE_HOST_DEVICE uint32_t panel_word(uint32_t nibbles) {
          spread_bits(nibbles >> 19 & 0x1111U) << 3;
 }
 
+// The same for NVFP4.
+NIBBLE_HOST_DEVICE uint32_t nvfp4_panel_word(uint32_t nibbles) {
+  const auto bits_of_four = [&](int32_t bit) {  // of v0 .. v3, or with 16 more of v4 .. v7
+    return spread_bits(nibbles >> bit & 0x1111U);
+  };
+  return bits_of_four(0) << 2 | bits_of_four(1) << 3 | bits_of_four(2) << 4 | bits_of_four(3) << 7 |
+         bits_of_four(16) | bits_of_four(17) << 1 | bits_of_four(18) << 6 | bits_of_four(19) << 5;
+}
+
 // Exponents of a row's groups that hold a value other than zero.
 struct ExponentSpan {
   int32_t min = 255;
@@ -262,7 +271,8 @@ NIBBLE_HOST_DEVICE uint32_t pack_nvfp4_group(const RepackArgs& args,
           static_cast<std::byte>(scale & 0x7FU);
     }
   }
-  *reinterpret_cast<uint32_t*>(args.packed_codes + place.words + t * 16) = panel_word(nibbles);
+  *reinterpret_cast<uint32_t*>(args.packed_codes + place.words + t * 16) =
+      nvfp4_panel_word(nibbles);
   if (t == 0 && group == 0) {
     args.packed_global_scales[panel_row(args.order, args.n, args.stack_row + row)] =
         args.global_scale;

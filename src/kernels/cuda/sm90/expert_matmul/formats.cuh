@@ -311,13 +311,13 @@ __device__ __forceinline__ float quad_sum(float value) {
 // other half of the activations.
 struct Nvfp4Scaling {
   static constexpr bool kNeedsZeros = true;
-  static constexpr float kSumFactor = 1;
+  static constexpr float kSumFactor = kPlacedE2m1Factor;
   static constexpr int kFullCost = 6, kHalfCost = 5;
   static constexpr int kProducts = 4;  // of 64 k
 
-  using Tables = E4m3Table;
-  static __device__ __forceinline__ uint4 table_words() { return {0x3C383000U, 0x4C484440U, 0, 0}; }
-  static __device__ __forceinline__ Tables tables(const uint4& words) { return {words.x, words.y}; }
+  using Tables = PlacedE2m1;
+  static __device__ __forceinline__ uint4 table_words() { return {}; }
+  static __device__ __forceinline__ Tables tables(const uint4& /*words*/) { return {}; }
   // Issues the products of step `step` of 64 k of a stage.
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void issue(const StagedRows& rows,

@@ -202,23 +202,20 @@ struct Nvfp4Prefill {
   using Panels = Nvfp4Panels;
   static constexpr bool kWidensRows = true;
 
-  static __device__ __forceinline__ uint4 table_words() { return f16_table_words(); }
+  static __device__ __forceinline__ uint4 table_words() { return {}; }
 
   // 32 k of one thread: two products' weights.
   //   words: of rows g and g + 8; scales: bytes 2 s + h of row g + 8 h, values 16 s and on
-  static __device__ __forceinline__ void expand(uint2 words,
-                                                uint32_t scales,
-                                                E5m2Table table,
-                                                uint32_t* a) {
+  static __device__ __forceinline__ void expand(uint2 words, uint32_t scales, uint32_t* a) {
     uint32_t top[2], bottom[2];  // of values 0 .. 15 and 16 .. 31
-    decode_panel_word(words.x, table, top[0], top[1]);
-    decode_panel_word(words.y, table, bottom[0], bottom[1]);
+    decode_panel_word(words.x, PlacedE2m1{}, top[0], top[1]);
+    decode_panel_word(words.y, PlacedE2m1{}, bottom[0], bottom[1]);
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       const __half2 both(__nv_cvt_fp8x2_to_halfraw2(
           static_cast<__nv_fp8x2_storage_t>(scales >> (16 * s)), __NV_E4M3));
-      scale_f16_bytes(top[s], __low2half2(both), a[4 * s], a[4 * s + 2]);
-      scale_f16_bytes(bottom[s], __high2half2(both), a[4 * s + 1], a[4 * s + 3]);
+      scale_to_f16(top[s], __low2half2(both), a[4 * s], a[4 * s + 2]);
+      scale_to_f16(bottom[s], __high2half2(both), a[4 * s + 1], a[4 * s + 3]);
     }
   }
 
@@ -226,14 +223,13 @@ struct Nvfp4Prefill {
   // next step's codes are expanded.
   template <class Rings>
   static __device__ __forceinline__ void multiply(Rings& rings,
-                                                  const uint4& table_words,
+                                                  const uint4& /*table_words*/,
                                                   int stages,
                                                   int /*rows*/,
                                                   int lane,
                                                   float (&acc)[1][kColumnGroup / 2]) {
     constexpr int kSteps = 8;                                           // of a stage
     constexpr uint64_t kBlock = kColumnGroup * kSwizzledRowBytes / 16;  // descriptors, of 64 k
-    const E5m2Table table{table_words.x, table_words.y};
     uint32_t a[2][8];
     float d[kColumnGroup / 2];
     const uint8_t* slab = nullptr;
@@ -243,7 +239,6 @@ struct Nvfp4Prefill {
       const uint8_t* const scales = slab + 2048 + lane / 4 * 16 + step / 4 * 128 + step % 4 * 4;
       expand(step % 2 == 0 ? uint2{words.x, words.y} : uint2{words.z, words.w},
              *reinterpret_cast<const uint32_t*>(scales),
-             table,
              a[step % 2]);
     };
     const auto begin_stage = [&] {
