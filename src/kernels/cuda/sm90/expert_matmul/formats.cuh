@@ -58,6 +58,7 @@ struct StagedRows {
   Tile tile;
   Tile zeros_first;     // first 16 k of zeros, then k 16 .. 31
   Tile zeros_second;    // k 0 .. 15, then zeros
+  Tile pairs;           // columns 0 .. 7: k 0 .. 15 of eight rows, 8 .. 15: their k 16 .. 31
   const float* scales;  // [k / 128][rows]
   const uint4* tables;  // in shared memory
 
@@ -291,7 +292,7 @@ struct Mxfp4Panels {
 // sum += d * the row's scale; the first of 128 k begins the sum.
 template <bool kIsFirst, int kAccumulators>
 __device__ __forceinline__ void add_scaled(float (&sum)[kAccumulators],
-                                           const float (&d)[kAccumulators],
+                                           const float* d,
                                            float top,
                                            float bottom) {
 #pragma unroll
@@ -307,29 +308,46 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + __shfl_xor_sync(~0U, value, 2);
 }
 
-// NVFP4: products of 16 k, each multiplied by its row's scale. A product of 32 k has zeros in the
-// other half of the activations.
+// NVFP4: sums of 16 k, each multiplied by its row's scale. A product of 32 k has zeros in the other
+// half of the activations. Eight rows give both halves' sums in one product of 16 columns, whose
+// core matrices are, along k, rows and zeros for the first eight, zeros and rows for the others.
 struct Nvfp4Scaling {
   static constexpr bool kNeedsZeros = true;
   static constexpr float kSumFactor = kPlacedE2m1Factor;
-  static constexpr int kFullCost = 6, kHalfCost = 5;
-  static constexpr int kProducts = 4;  // of 64 k
+  static constexpr int kFullCost = 4, kHalfCost = 3;
+  static constexpr int kSums = 4;  // of 64 k, each with a scale of its own
+  template <int kAccumulators>
+  static constexpr int kSumsOfProduct = kAccumulators == 4 ? 2 : 1;
 
   using Tables = PlacedE2m1;
   static __device__ __forceinline__ uint4 table_words() { return {}; }
   static __device__ __forceinline__ Tables tables(const uint4& /*words*/) { return {}; }
-  // Issues the products of step `step` of 64 k of a stage.
-  template <int kRows, int kAccumulators>
+  // Issues the products of step `step` of 64 k of a stage, of eight rows.
+  template <int kRows>
   static __device__ __forceinline__ void issue(const StagedRows& rows,
-                                               int stage,
+                                               uint32_t stage,
                                                int step,
-                                               float (&d)[kProducts][kAccumulators],
+                                               float (&d)[kSums / 2][8],
+                                               const uint32_t (&a)[8]) {
+    constexpr uint64_t kStep = 2 * 16;  // descriptor distance of 32 k of 16 places
+    const uint32_t at = stage * static_cast<uint32_t>(8 * kStep);
+    const uint64_t first = side_by_side_descriptor(static_cast<uint32_t>(rows.pairs) + at) +
+                           static_cast<uint64_t>(2 * step) * kStep;
+    wgmma_e4m3_first(d[0], a, first);
+    wgmma_e4m3_first(d[1], a + 4, first + kStep);
+  }
+  // The same of 16 rows.
+  template <int kRows>
+  static __device__ __forceinline__ void issue(const StagedRows& rows,
+                                               uint32_t stage,
+                                               int step,
+                                               float (&d)[kSums][8],
                                                const uint32_t (&a)[8]) {
     constexpr uint64_t kStep = 2 * kRows;  // descriptor distance of 32 k
     // The zeros stay where they are: the stride to them changes instead. Lower words first, 64 bits
     // where constants are added: both are one instruction then.
     constexpr uint64_t kFirstStep = kStep - (kStep << 16), kSecondStep = kStep << 16;
-    const auto at = static_cast<uint32_t>(stage) * static_cast<uint32_t>(8 * kStep);
+    const uint32_t at = stage * static_cast<uint32_t>(8 * kStep);
     const uint64_t first =
         side_by_side_descriptor(static_cast<uint32_t>(rows.zeros_second) + at - (at << 16)) +
         static_cast<uint64_t>(2 * step) * kFirstStep;
@@ -342,22 +360,9 @@ struct Nvfp4Scaling {
     wgmma_e4m3_first(d[3], a + 4, second + kSecondStep);
   }
   // scales: of 32 k each; bytes 2 s + h of row g + 8 h, values 16 s and on.
-  template <bool kIsFirst, int kAccumulators>
-  static __device__ __forceinline__ void add_products(float (&sum)[kAccumulators],
-                                                      const float (&d)[kProducts][kAccumulators],
-                                                      uint2 scales) {
-    float row_scales[2 * kProducts];
-    from_e4m3x4(scales.x, row_scales);
-    from_e4m3x4(scales.y, row_scales + 4);
-#pragma unroll
-    for (int product = 0; product < kProducts; ++product) {
-      const float top = row_scales[2 * product], bottom = row_scales[2 * product + 1];
-      if (kIsFirst && product == 0) {
-        add_scaled<true>(sum, d[product], top, bottom);
-      } else {
-        add_scaled<false>(sum, d[product], top, bottom);
-      }
-    }
+  static __device__ __forceinline__ void unpack_scales(uint2 scales, float (&of)[2 * kSums]) {
+    from_e4m3x4(scales.x, of);
+    from_e4m3x4(scales.y, of + 4);
   }
   // Of DiagonalRow, whose columns 2t and 2t + 1 are groups with scales of their own.
   static __device__ __forceinline__ float2 scaled_groups(const float (&d)[4], uint32_t scales) {
@@ -373,32 +378,32 @@ struct Int4Scaling {
   static constexpr bool kNeedsZeros = false;
   static constexpr float kSumFactor = 4;
   static constexpr int kFullCost = 8, kHalfCost = 7;
-  static constexpr int kProducts = 2;  // of 64 k
+  static constexpr int kSums = 2;  // of 64 k
+  template <int kAccumulators>
+  static constexpr int kSumsOfProduct = 1;
 
   using Tables = Int4Table;
   static __device__ __forceinline__ uint4 table_words() { return {0xB4B0A8C0U, 0xBEBCBAB8U, 0, 0}; }
   static __device__ __forceinline__ Tables tables(const uint4& words) { return {words.x, words.y}; }
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void issue(const StagedRows& rows,
-                                               int stage,
+                                               uint32_t stage,
                                                int step,
-                                               float (&d)[kProducts][kAccumulators],
+                                               float (&d)[kSums][kAccumulators],
                                                const uint32_t (&a)[8]) {
     constexpr uint64_t kStep = 2 * kRows;
-    const auto at = static_cast<uint32_t>(stage) * static_cast<uint32_t>(8 * kStep);
+    const uint32_t at = stage * static_cast<uint32_t>(8 * kStep);
     const uint64_t first = side_by_side_descriptor(static_cast<uint32_t>(rows.tile) + at) +
                            static_cast<uint64_t>(2 * step) * kStep;
     wgmma_e4m3_first(d[0], a, first);
     wgmma_e4m3_first(d[1], a + 4, first + kStep);
   }
-  template <bool kIsFirst, int kAccumulators>
-  static __device__ __forceinline__ void add_products(float (&sum)[kAccumulators],
-                                                      const float (&d)[kProducts][kAccumulators],
-                                                      uint2 scales) {
-    add_scaled<kIsFirst>(
-        sum, d[0], __uint_as_float(scales.x << 16), __uint_as_float(scales.x & 0xFFFF0000U));
-    add_scaled<false>(
-        sum, d[1], __uint_as_float(scales.y << 16), __uint_as_float(scales.y & 0xFFFF0000U));
+  // scales: of 32 k each; the lower half of row g, the upper of row g + 8.
+  static __device__ __forceinline__ void unpack_scales(uint2 scales, float (&of)[2 * kSums]) {
+    of[0] = __uint_as_float(scales.x << 16);
+    of[1] = __uint_as_float(scales.x & 0xFFFF0000U);
+    of[2] = __uint_as_float(scales.y << 16);
+    of[3] = __uint_as_float(scales.y & 0xFFFF0000U);
   }
   // Of DiagonalRow, whose columns 2t and 2t + 1 are the halves of a group.
   static __device__ __forceinline__ float2 scaled_groups(const float (&d)[4], uint32_t scales) {
@@ -429,6 +434,26 @@ struct ScaledPanels {
     decode_panel_word(words.w, tables, a[5], a[7]);
   }
 
+  // sum += the products of 64 k, a sum of one scale after the other.
+  template <bool kIsFirst, int kAccumulators, int kProducts, int kCount>
+  static __device__ __forceinline__ void add_products(float (&sum)[kAccumulators],
+                                                      const float (&d)[kProducts][kCount],
+                                                      uint2 scales) {
+    constexpr int kSumsOfProduct = kCount / kAccumulators;
+    float row_scales[2 * Scaling::kSums];
+    Scaling::unpack_scales(scales, row_scales);
+#pragma unroll
+    for (int i = 0; i < Scaling::kSums; ++i) {
+      const float* const part = d[i / kSumsOfProduct] + i % kSumsOfProduct * kAccumulators;
+      const float top = row_scales[2 * i], bottom = row_scales[2 * i + 1];
+      if (kIsFirst && i == 0) {
+        add_scaled<true>(sum, part, top, bottom);
+      } else {
+        add_scaled<false>(sum, part, top, bottom);
+      }
+    }
+  }
+
   // As Mxfp4Panels::multiply().
   template <int kRows, int kAccumulators>
   static __device__ __forceinline__ void multiply(StageRing& ring,
@@ -440,15 +465,13 @@ struct ScaledPanels {
                                                   float (&sum)[kAccumulators]) {
     const Tables tables = Scaling::tables(*rows.tables);
     const int t = lane % 4;
-    float d[Scaling::kProducts][kAccumulators], scaled[kAccumulators];
+    constexpr int kSumsOfProduct = Scaling::template kSumsOfProduct<kAccumulators>;
+    constexpr int kProducts = Scaling::kSums / kSumsOfProduct;  // of 64 k
+    float d[kProducts][kSumsOfProduct * kAccumulators], scaled[kAccumulators];
     uint32_t a[2][8];
-    uint4 scales[2], next_scales[2];
     const uint8_t* slab = nullptr;
     const auto begin_stage = [&] {
       slab = ring.wait();
-      const auto* const source = reinterpret_cast<const uint4*>(slab + 2048 + lane / 4 * 16);
-      next_scales[0] = source[0];
-      next_scales[1] = source[8];
       decode_step(tables, slab, 0, lane, a[0]);
     };
     float acc[kAccumulators] = {};
@@ -456,13 +479,13 @@ struct ScaledPanels {
     if (begin < end) begin_stage();
 #pragma unroll 1
     for (int stage = begin; stage < end; ++stage) {
-      scales[0] = next_scales[0];
-      scales[1] = next_scales[1];
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         wgmma_fence();
-        Scaling::template issue<kRows>(rows, stage, step, d, a[step % 2]);
+        Scaling::template issue<kRows>(rows, static_cast<uint32_t>(stage), step, d, a[step % 2]);
         wgmma_commit();
+        const uint2 scales = *reinterpret_cast<const uint2*>(slab + 2048 + step / 2 * 128 +
+                                                             lane / 4 * 16 + step % 2 * 8);
         if (step < 3) {
           decode_step(tables, slab, step + 1, lane, a[(step + 1) % 2]);
         } else {
@@ -471,12 +494,11 @@ struct ScaledPanels {
         }
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < Scaling::kProducts; ++i) hold(d[i]);
-        const uint4& half = scales[step / 2];
+        for (int i = 0; i < kProducts; ++i) hold(d[i]);
         if (step % 2 == 0) {
-          Scaling::template add_products<true>(scaled, d, uint2{half.x, half.y});
+          add_products<true>(scaled, d, scales);
         } else {
-          Scaling::template add_products<false>(scaled, d, uint2{half.z, half.w});
+          add_products<false>(scaled, d, scales);
           promote<false>(acc, scaled, rows.scales + (2 * stage + step / 2) * kRows, t);
         }
       }

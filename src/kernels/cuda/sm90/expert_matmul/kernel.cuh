@@ -24,8 +24,12 @@ inline constexpr int kMaxRingSlots = 8;
 inline constexpr int kQuantizedRows = 4;  // that a warp quantises at a time
 
 // How a launch with slots of kRows is laid out.
-template <class Panels, int kRows>
+template <class Panels, int kSlotRows>
 struct ExpertMatMulLayout {
+  static constexpr int kRows = kSlotRows;
+  // Rows that lie side by side. Eight of a format that needs zeros have as many of those behind
+  // them, as half empty slots of 16 have.
+  static constexpr int kPlaces = Panels::kNeedsZeros ? 16 : kRows;
   static constexpr int kWarpgroups = 4;
   static constexpr int kRoundPanels = kWarpgroups;    // at a time
   static constexpr int kThreads = kWarpgroups * 128;  // of the consumers
@@ -34,11 +38,11 @@ struct ExpertMatMulLayout {
   static constexpr int kAccumulators = kRows / 2;
   static constexpr int kStageBytes = 4 * Panels::kSlabBytes;
   // Shared memory of a block: rings, zeros, activations, zeros, scales.
-  static constexpr int kZeroBytes = Panels::kNeedsZeros ? kRows * 16 : 0;
-  static constexpr int kTileStride = kRows * 16;  // bytes of 16 k of all rows
+  static constexpr int kZeroBytes = Panels::kNeedsZeros && kRows == kPlaces ? kRows * 16 : 0;
+  static constexpr int kTileStride = kPlaces * 16;  // bytes of 16 k of all rows
 
   __host__ __device__ static constexpr int fixed_bytes(int k) {
-    return 2 * kZeroBytes + k * kRows + k / 128 * kRows * 4;
+    return 2 * kZeroBytes + k * kPlaces + k / 128 * kRows * 4;
   }
 };
 
@@ -236,9 +240,10 @@ struct SlotRows {
 
 // Copies activation rows into core-matrix order: 16 bytes of k per row, rows side by side. Each
 // thread serves one row; x_row < 0 is an absent row and becomes zeros.
-template <int kRows, int kThreads>
+template <class Layout>
 __device__ __forceinline__ void copy_activations(
     const ExpertMatMulParams& params, int x_row, int row, uint8_t* activations, float* scales) {
+  constexpr int kRows = Layout::kRows, kThreads = Layout::kThreads;
   const int blocks = params.k / 16, groups = params.k / 128;
   const size_t source_row = x_row < 0 ? 0 : static_cast<size_t>(x_row);
   const uint4* const source =
@@ -249,7 +254,7 @@ __device__ __forceinline__ void copy_activations(
 #pragma unroll 4
   for (int i = threadIdx.x / kRows; i < blocks; i += kThreads / kRows) {
     const uint4 codes = x_row < 0 ? uint4{0, 0, 0, 0} : __ldcg(source + i);
-    *reinterpret_cast<uint4*>(activations + (i * kRows + row) * 16) = codes;
+    *reinterpret_cast<uint4*>(activations + (i * Layout::kPlaces + row) * 16) = codes;
   }
 }
 
@@ -276,10 +281,11 @@ __device__ __forceinline__ void multiply_panel(StageRing& ring,
 // The same for rows of bf16, which it quantises. A warp has 128 values of each of four rows at a
 // time: neighbouring lanes serve different rows, so that their stores fall into different banks,
 // and each eight values from `8 part` and from `64 + 8 part` on.
-template <int kRows, int kThreads>
+template <class Layout>
 __device__ __forceinline__ void quantize_activations(
     const ExpertMatMulParams& params, int x_row, int row, uint8_t* activations, float* scales) {
-  constexpr int kQuads = kRows / kQuantizedRows, kStep = kThreads / 32 / kQuads;
+  constexpr int kRows = Layout::kRows;
+  constexpr int kQuads = kRows / kQuantizedRows, kStep = Layout::kThreads / 32 / kQuads;
   const int lane = threadIdx.x % 32, part = lane / kQuantizedRows;
   const int groups = params.k / 128;
   const auto* const source =
@@ -314,25 +320,25 @@ __device__ __forceinline__ void quantize_activations(
       const float low[4] = {v[8 * half], v[8 * half + 1], v[8 * half + 2], v[8 * half + 3]};
       const float high[4] = {v[8 * half + 4], v[8 * half + 5], v[8 * half + 6], v[8 * half + 7]};
       const int chunk = group * 8 + half * 4 + part / 2;
-      *reinterpret_cast<uint2*>(activations + (chunk * kRows + row) * 16 + part % 2 * 8) = {
-          to_e4m3x4(low, inverse), to_e4m3x4(high, inverse)};
+      uint8_t* const to = activations + (chunk * Layout::kPlaces + row) * 16 + part % 2 * 8;
+      *reinterpret_cast<uint2*>(to) = {to_e4m3x4(low, inverse), to_e4m3x4(high, inverse)};
     }
     if (part == 0) scales[group * kRows + row] = x_row < 0 ? 0.0f : power_of_two(exponent);
   }
 }
 
 // Brings the rows of a slot. All consumers.
-template <int kRows, int kThreads>
+template <class Layout>
 __device__ __forceinline__ void load_activations(const ExpertMatMulParams& params,
-                                                 const SlotRows<kRows>& slot,
+                                                 const SlotRows<Layout::kRows>& slot,
                                                  int row,
                                                  uint8_t* activations,
                                                  float* scales) {
   const int x_row = slot.row_pair < 0 ? -1 : slot.row_pair / params.pairs_per_row;
   if (params.x_bf16 != nullptr) {
-    quantize_activations<kRows, kThreads>(params, x_row, row, activations, scales);
+    quantize_activations<Layout>(params, x_row, row, activations, scales);
   } else {
-    copy_activations<kRows, kThreads>(params, x_row, row, activations, scales);
+    copy_activations<Layout>(params, x_row, row, activations, scales);
   }
 }
 // The row that a consumer thread brings.
@@ -352,31 +358,41 @@ __device__ __forceinline__ void init_ring_barriers(uint32_t full, uint32_t empty
   fence_barrier_init();
 }
 
-// The whole block.
+// Zeros around the activations and behind the rows of each 16 k. The whole block.
 template <class Layout>
-__device__ __forceinline__ void clear_zeros(uint8_t* first_zeros, uint8_t* last_zeros) {
+__device__ __forceinline__ void clear_zeros(uint8_t* first_zeros,
+                                            uint8_t* activations,
+                                            uint8_t* last_zeros,
+                                            int k) {
   constexpr int kBlockThreads = Layout::kThreads + Layout::kProducers;
   for (int i = threadIdx.x; i < Layout::kZeroBytes; i += kBlockThreads) {
     first_zeros[i] = 0;
     last_zeros[i] = 0;
   }
+  constexpr int kEmptyPlaces = Layout::kPlaces - Layout::kRows;
+  if constexpr (kEmptyPlaces > 0) {
+    for (int i = threadIdx.x; i < k / 16 * kEmptyPlaces; i += kBlockThreads) {
+      const int place = i / kEmptyPlaces * Layout::kPlaces + Layout::kRows + i % kEmptyPlaces;
+      *reinterpret_cast<uint4*>(activations + place * 16) = {};
+    }
+  }
 }
 
 // Reads a slot and brings its rows, once everybody is done with those before. All consumers.
-template <int kRows, int kThreads>
+template <class Layout>
 __device__ __forceinline__ void bring_slot(const ExpertMatMulParams& params,
                                            int index,
                                            int t,
-                                           SlotRows<kRows>& slot,
+                                           SlotRows<Layout::kRows>& slot,
                                            uint8_t* activations,
                                            float* scales) {
   constexpr int kConsumers = 7;  // named barrier of all consumers
-  const int own_row = row_of_thread<kRows>(params);
+  const int own_row = row_of_thread<Layout::kRows>(params);
   slot.read(params, index, own_row, t);
-  named_barrier_sync(kConsumers, kThreads);
-  load_activations<kRows, kThreads>(params, slot, own_row, activations, scales);
+  named_barrier_sync(kConsumers, Layout::kThreads);
+  load_activations<Layout>(params, slot, own_row, activations, scales);
   fence_async_proxy();
-  named_barrier_sync(kConsumers, kThreads);
+  named_barrier_sync(kConsumers, Layout::kThreads);
 }
 
 // Writes rows g and g + 8 of a slab.   top, bottom: the rows' multipliers
@@ -409,7 +425,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
                                   1)
     expert_matmul(const ExpertMatMulParams params, int num_ring_slots) {
   using Layout = ExpertMatMulLayout<Panels, kRows>;
-  constexpr int kThreads = Layout::kThreads, kWarpgroups = Layout::kWarpgroups;
+  constexpr int kWarpgroups = Layout::kWarpgroups;
   constexpr int kAccumulators = Layout::kAccumulators;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[2 * kWarpgroups * kMaxRingSlots];
@@ -417,7 +433,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   const int ring_bytes = num_ring_slots * Layout::kStageBytes;
   uint8_t* const first_zeros = memory + kWarpgroups * ring_bytes;
   uint8_t* const activations = first_zeros + Layout::kZeroBytes;
-  uint8_t* const last_zeros = activations + params.k * kRows;
+  uint8_t* const last_zeros = activations + params.k * Layout::kPlaces;
   float* const scales = reinterpret_cast<float*>(last_zeros + Layout::kZeroBytes);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -427,8 +443,8 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
     tables = Panels::table_words();
     init_ring_barriers(full, empty, kWarpgroups * kMaxRingSlots);
   }
-  if constexpr (Layout::kZeroBytes > 0) {
-    clear_zeros<Layout>(first_zeros, last_zeros);
+  if constexpr (Panels::kNeedsZeros) {
+    clear_zeros<Layout>(first_zeros, activations, last_zeros, params.k);
     fence_async_proxy();
   }
   launch_dependents();
@@ -460,7 +476,9 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   take_registers<112>();
 
   const int group = warp / 4, warp_in_group = warp % 4;
-  StageRing ring{.stages = memory + group * ring_bytes + warp_in_group * Panels::kSlabBytes,
+  uint32_t slabs = shared_address(memory) + group * ring_bytes + warp_in_group * Panels::kSlabBytes;
+  keep_in_register(slabs);
+  StageRing ring{.stages = static_cast<const uint8_t*>(__cvta_shared_to_generic(slabs)),
                  .full = full + 8 * kMaxRingSlots * group,
                  .empty = empty + 8 * kMaxRingSlots * group,
                  .num_slots = num_ring_slots,
@@ -469,7 +487,8 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
                  .parity = 0};
   keep_in_register(ring.full);
   keep_in_register(ring.empty);
-  const uint32_t x_address = shared_address(activations);
+  uint32_t x_address = shared_address(activations);
+  keep_in_register(x_address);
   const auto tile = [](uint32_t address, uint32_t next_16_k) {
     return core_matrix_descriptor(address, next_16_k - address, 128);
   };
@@ -477,6 +496,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
       .tile = tile(x_address, x_address + Layout::kTileStride),
       .zeros_first = tile(shared_address(first_zeros), x_address + Layout::kTileStride),
       .zeros_second = tile(x_address, shared_address(last_zeros)),
+      .pairs = core_matrix_descriptor(x_address, 128, 128),
       .scales = scales,
       .tables = &tables};
   wait_for_predecessors();
@@ -489,7 +509,7 @@ __global__ void __launch_bounds__(ExpertMatMulLayout<Panels, kRows>::kThreads +
   while (rounds.next < rounds.end) {
     const PanelRound round = take_round(rounds);
     if (round.slot != loaded_slot) {
-      bring_slot<kRows, kThreads>(params, round.slot, t, slot, activations, scales);
+      bring_slot<Layout>(params, round.slot, t, slot, activations, scales);
       loaded_slot = round.slot;
     }
     if (group >= round.count) continue;
