@@ -747,18 +747,24 @@ void expect_joined_as_apart(Format format, const TokenShape& shape) {
   }
 }
 
-// Bit for bit what separate launches give; also with few blocks, which take many units each. The
-// last shape leaves NVFP4 two slots of a ring.
-TEST_F(ExpertMatMul, ChoosesAndHasTheSharedExpertBesideIt) {
+// Bit for bit what separate launches give; also with few blocks, which take many units each.
+void expect_joined_as_apart(std::initializer_list<TokenShape> shapes) {
   for (const Format format : {Format::kMxfp4, Format::kNvfp4, Format::kInt4Group32}) {
-    for (const TokenShape& shape : {TokenShape{256, 256, 512, 18, 3},
-                                    {1024, 512, 2048, 256, 6},
-                                    {512, 256, 1024, 384, 4},
-                                    {7168, 256, 3072, 384, 6}}) {
+    for (const TokenShape& shape : shapes) {
       SCOPED_TRACE(::testing::Message() << quant::format_name(format) << " " << shape.hidden);
       expect_joined_as_apart(format, shape);
     }
   }
+}
+
+TEST_F(ExpertMatMul, ChoosesAndHasTheSharedExpertBesideItWithFewExperts) {
+  expect_joined_as_apart({{256, 256, 512, 18, 3}});
+}
+
+// The last shape leaves NVFP4 two slots of a ring.
+TEST_F(ExpertMatMul, HasTheSharedExpertBesideItInModelsShapes) {
+  expect_joined_as_apart(
+      {{1024, 512, 2048, 256, 6}, {512, 256, 1024, 384, 4}, {7168, 256, 3072, 384, 6}});
 }
 
 TEST_F(ExpertMatMul, SkipsIdsThatAreNoExpert) {
