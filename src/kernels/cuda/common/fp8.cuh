@@ -8,11 +8,13 @@
 namespace nibble::kernels::cuda {
 
 // The scale of a group with largest magnitude `amax`: max(amax, 1e-4) / 448 rounded up to a power
-// of two, as an exponent with bias 127. Source: spec "kernels" 8.2.
+// of two, as an exponent with bias 127. 448 is 1.75 times 2^8: a mantissa above 1.75 rounds up once
+// more. An infinite amax keeps its exponent. Source: spec "kernels" 8.2.
 __device__ __forceinline__ uint32_t e4m3_scale_exponent(float amax) {
-  constexpr float kMaxE4m3 = 448.0f, kMinAmax = 1e-4f;
-  const uint32_t ratio = __float_as_uint(__fdiv_rn(fmaxf(amax, kMinAmax), kMaxE4m3));
-  return (ratio >> 23) + ((ratio & 0x7FFFFFU) != 0 ? 1 : 0);
+  constexpr float kMinAmax = 1e-4f;
+  constexpr uint32_t kQuarter = 1U << 21, kInfinity = 255U << 23;
+  const uint32_t bits = __float_as_uint(fmaxf(amax, kMinAmax));
+  return bits == kInfinity ? 255 : ((bits + kQuarter - 1) >> 23) - 8;
 }
 __device__ __forceinline__ float power_of_two(uint32_t exponent) {
   return __uint_as_float(exponent << 23);
