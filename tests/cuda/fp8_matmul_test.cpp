@@ -337,7 +337,7 @@ constexpr Case kQuantized[] = {{128, 256, 1, 1, 1},
                                {24576, 256, 1, 1, 1},
                                {17152, 512, 4, 2, 1},
                                {33792, 1024, 16, 8, 1},
-                               // As many activations as a block takes: the shortest ring.
+                               // As many tiles as a block takes.
                                {16384, 8192, 16, 1, 1}};
 
 // Codes of few small values and scales within 2^6: sums of 8192 are exact in any order.

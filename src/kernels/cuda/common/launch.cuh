@@ -10,6 +10,12 @@
 
 namespace nibble::kernels::cuda {
 
+// Where the blocks of clusters go that may start beside those of another launch.
+enum class ClusterPlacement {
+  kDefault,
+  kBalanced,  // to the multiprocessors with most room: one of each launch where two fit
+};
+
 struct LaunchShape {
   uint32_t grid = 1;
   uint32_t block = 1;
@@ -17,6 +23,7 @@ struct LaunchShape {
   bool is_dependent = false;  // may start before the stream's last kernel ends: the kernel waits
   uint32_t cluster = 1;       // blocks that share a GPC and each other's shared memory: up to 16
   uint32_t grid_y = 1;
+  ClusterPlacement placement = ClusterPlacement::kDefault;
 };
 
 template <class... Params, class... Args>
@@ -33,7 +40,7 @@ Result<void> launch_kernel(void (*kernel)(Params...),
   if (shape.cluster > kPortableCluster) {
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   uint32_t num_attributes = 0;
   if (shape.is_dependent) {
     cudaLaunchAttribute& dependence = attributes[num_attributes++];
@@ -44,6 +51,11 @@ Result<void> launch_kernel(void (*kernel)(Params...),
     cudaLaunchAttribute& cluster = attributes[num_attributes++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {shape.cluster, 1, 1};
+    if (shape.placement == ClusterPlacement::kBalanced) {
+      cudaLaunchAttribute& placement = attributes[num_attributes++];
+      placement.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+      placement.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
+    }
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid, shape.grid_y);

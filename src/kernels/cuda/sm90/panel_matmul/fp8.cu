@@ -5,62 +5,49 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-ClusterWeights cluster_weights(const PackedWeight& weight, int32_t num_units) {
-  const Fp8Clusters shape = choose_fp8_clusters(weight.n, weight.k, num_units);
-  ClusterWeights weights{.codes = reinterpret_cast<const uint8_t*>(weight.codes),
-                         .units = static_cast<int>(weight.n / kUnitRows),
-                         .tiles = static_cast<int>(weight.k / kFp8TileK),
-                         .log_blocks = 0,
-                         .clusters = shape.clusters};
-  while (1 << weights.log_blocks < shape.blocks) ++weights.log_blocks;
-  return weights;
+// Stages of the ring beside the sums in a block's shared memory.
+int32_t num_cluster_stages(int32_t stage_bytes, int32_t sum_bytes) {
+  constexpr int32_t kStaticBytes = (2 * kPanelMaxStages + kClusterBarriers) * 8 + 128;
+  return std::min((kPanelBlockBytes - kStaticBytes - sum_bytes) / stage_bytes, kPanelMaxStages);
 }
 
-// Shared memory of a block.
-struct BlockMemory {
-  ClusterMatMulMemory parts;
-  int ring_stages;
-
-  BlockMemory(const ClusterWeights& weights, int m, int block_bytes)
-      : parts(ClusterMatMulMemory::of(
-            m, block_bytes, weights.tiles >> weights.log_blocks, weights.log_blocks)) {
-    constexpr int kStaticBytes = (2 * kPanelMaxStages + kClusterBarriers) * 8 + 128;
-    const int ring_bytes = kPanelBlockBytes - kStaticBytes - parts.x_bytes - parts.sum_bytes;
-    ring_stages = std::min(ring_bytes / kPanelTileBytes, kPanelMaxStages) / 2 * 2;
-  }
-  int bytes() const { return parts.x_bytes + ring_stages * kPanelTileBytes + parts.sum_bytes; }
-};
-
-// Activations come in up to kXParts parts of at least 4 KB, of an even number of tiles.
-int x_part_tiles(int own_tiles, int block_bytes) {
-  const int least = std::max((own_tiles + kXParts - 1) / kXParts, 4096 / block_bytes);
-  return (least + 1) / 2 * 2;
-}
-
-template <int kColumns>
-Result<void> launch_clusters(const DeviceMatMulArgs& args, device::Stream& stream) {
+template <int kColumns, int kBlocks>
+Result<void> launch_clusters(const DeviceMatMulArgs& args,
+                             int32_t clusters,
+                             device::Stream& stream) {
+  const PackedWeight& weight = *args.weight;
   ClusterMatMulParams params{};
   params.x = reinterpret_cast<const uint8_t*>(args.x.fp8_blocks);
   params.m = args.m;
   params.block_bytes = static_cast<int>(fp8_block_bytes(args.m));
-  params.weights = cluster_weights(*args.weight, args.num_units);
-  params.weight_scales = reinterpret_cast<const float*>(args.weight->scales);
+  params.weights = {.codes = reinterpret_cast<const uint8_t*>(weight.codes),
+                    .units = static_cast<int>(weight.n / kUnitRows),
+                    .tiles = static_cast<int>(weight.k / kFp8TileK),
+                    .clusters = clusters};
+  params.weight_scales = reinterpret_cast<const float*>(weight.scales);
   params.units_per_group = params.weights.units / args.groups;
   params.y_fp8 = reinterpret_cast<uint8_t*>(args.y_fp8);
-  const int log_blocks = params.weights.log_blocks;
-  params.x_part_tiles = x_part_tiles(params.weights.tiles >> log_blocks, params.block_bytes);
-  const BlockMemory memory(params.weights, args.m, params.block_bytes);
-  // A warpgroup waits for two tiles before it frees either, and there are two.
-  DCHECK(memory.ring_stages >= 2 * kPanelWarpgroups) << memory.ring_stages;
-  params.ring_stages = memory.ring_stages;
-  return launch_kernel(&fp8_cluster_matmul<kColumns>,
-                       {.grid = static_cast<uint32_t>(params.weights.clusters << log_blocks),
+  const int32_t stage_bytes = cluster_stage_bytes<kColumns>(params.block_bytes, args.m);
+  constexpr int32_t kSumBytes = ClusterSums<kColumns, kBlocks>::kBytes;
+  params.ring_stages = num_cluster_stages(stage_bytes, kSumBytes);
+  DCHECK(params.ring_stages >= 2) << params.ring_stages;
+  return launch_kernel(&fp8_cluster_matmul<kColumns, kBlocks>,
+                       {.grid = static_cast<uint32_t>(clusters * kBlocks),
                         .block = kPanelThreads,
-                        .shared_bytes = memory.bytes(),
+                        .shared_bytes = params.ring_stages * stage_bytes + kSumBytes,
                         .is_dependent = args.is_dependent,
-                        .cluster = 1U << log_blocks},
+                        .cluster = kBlocks,
+                        .placement = ClusterPlacement::kBalanced},
                        stream,
                        params);
+}
+
+template <int kBlocks>
+Result<void> launch_clusters(const DeviceMatMulArgs& args,
+                             int32_t clusters,
+                             device::Stream& stream) {
+  return args.m <= 8 ? launch_clusters<8, kBlocks>(args, clusters, stream)
+                     : launch_clusters<16, kBlocks>(args, clusters, stream);
 }
 
 // What quantises its results: all of them of 128 outputs meet in a cluster.
@@ -69,7 +56,17 @@ Result<void> launch_clusters(const DeviceMatMulArgs& args, device::Stream& strea
   DCHECK(weight.layout == PackedLayout::kFp8Panel64);
   DCHECK(args.m >= 1 && args.m <= kMaxPanelTokens && args.splits == 1) << args.m;
   DCHECK(weight.n % (kUnitRows * args.groups) == 0 && weight.k % kFp8TileK == 0) << weight.n;
-  return args.m <= 8 ? launch_clusters<8>(args, stream) : launch_clusters<16>(args, stream);
+  const Fp8Clusters shape = choose_fp8_clusters(weight.n, weight.k, args.num_units);
+  switch (shape.blocks) {
+    case 1:
+      return launch_clusters<1>(args, shape.clusters, stream);
+    case 2:
+      return launch_clusters<2>(args, shape.clusters, stream);
+    case 4:
+      return launch_clusters<4>(args, shape.clusters, stream);
+    default:
+      return launch_clusters<8>(args, shape.clusters, stream);
+  }
 }
 
 }  // namespace
