@@ -550,9 +550,10 @@ TEST(PlanKernels, AreThoseThatAGpuTakesForEveryNumberOfRows) {
 // chooses.
 int32_t launches_of_step(const LoadedTiny& loaded, int32_t batch, bool is_queued = true) {
   int32_t count = 0;
-  const device::LaunchObserver observer{[&](const device::ObservedLaunch& launch) {
+  // Which launches a step makes does not depend on what they compute.
+  const device::LaunchObserver observer{[&](const device::ObservedLaunch&) {
     ++count;
-    return launch.run();
+    return Result<void>();
   }};
   const auto size = static_cast<size_t>(batch);
   std::vector<SlotId> slots;
