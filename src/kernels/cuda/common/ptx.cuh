@@ -19,6 +19,11 @@ __device__ __forceinline__ void keep_in_register(uint32_t& value) {
 __device__ __forceinline__ void keep_in_register(uint64_t& value) {
   asm volatile("" : "+l"(value));
 }
+__device__ __forceinline__ void keep_in_register(float& value) { asm volatile("" : "+f"(value)); }
+template <class T>
+__device__ __forceinline__ void keep_in_register(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
 
 // 1 / x to about an ulp, in one instruction; x is normal.
 __device__ __forceinline__ float approximate_reciprocal(float x) {

@@ -21,6 +21,7 @@ struct MixerRow {
   __device__ __forceinline__ explicit MixerRow(const DeviceStreamMixArgs& args)
       : inverse_width(1.0f / static_cast<float>(args.hc_mult * args.hidden)) {
     const auto lane = static_cast<int>(threadIdx.x % 32);
+    keep_in_register(inverse_width);  // made now: a division
     if (lane >= args.num_mix) return;
     base = args.base[lane];
     scale = args.scale[min(lane / args.hc_mult, 2)];

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fp8.cuh"
+#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/device_args.h"
 
 namespace nibble::kernels::cuda {
@@ -109,21 +110,31 @@ __device__ __forceinline__ void store4(T* to, const float4& v, int64_t count) {
   }
 }
 
-// Columns [column, column + 4) as kTerms BF16 terms, see kernels::bf16_block_offset().
+// Where columns [column, column + 4) of a row lie in a matrix of kTerms BF16 terms, see
+// kernels::bf16_block_offset(), and the distance from term to term.
+struct Bf16BlockPlace {
+  uint8_t* first;
+  int64_t step;
+};
 template <int kTerms>
-__device__ __forceinline__ void store_bf16_blocks(
-    void* blocks, int64_t m, int64_t k, int64_t row, int64_t column, float4 v) {
+__device__ __forceinline__ Bf16BlockPlace
+bf16_block_place(void* blocks, int64_t m, int64_t k, int64_t row, int64_t column) {
   constexpr int64_t kRows = 128;  // of a slice
   const int64_t slice = row / kRows, in_slice = row % kRows;
   const int64_t rows = min(m - slice * kRows, kRows);
-  auto* to = static_cast<uint8_t*>(blocks) +
-             (slice * kRows * k + column / 64 * 64 * rows) * kTerms * 2 +
-             (column % 64 / 8 * rows + in_slice) * 16 + column % 8 * 2;
+  return {static_cast<uint8_t*>(blocks) +
+              (slice * kRows * k + column / 64 * 64 * rows) * kTerms * 2 +
+              (column % 64 / 8 * rows + in_slice) * 16 + column % 8 * 2,
+          rows * 128};
+}
+template <int kTerms>
+__device__ __forceinline__ void store_bf16_terms(const Bf16BlockPlace& place, float4 v) {
+  uint8_t* to = place.first;
 #pragma unroll
-  for (int term = 0; term < kTerms; ++term, to += rows * 128) {
+  for (int term = 0; term < kTerms; ++term, to += place.step) {
     const uint2 codes = {bf16_bits(v.x) | bf16_bits(v.y) << 16,
                          bf16_bits(v.z) | bf16_bits(v.w) << 16};
-    *reinterpret_cast<uint2*>(to) = codes;
+    __stwb(reinterpret_cast<uint2*>(to), codes);
     v.x -= bf16_value(codes.x);
     v.y -= __uint_as_float(codes.x & 0xFFFF0000U);
     v.z -= bf16_value(codes.y);
@@ -131,36 +142,79 @@ __device__ __forceinline__ void store_bf16_blocks(
   }
 }
 
+// Where columns [128 group, 128 group + 128) of row `row` of an [m, k] matrix lie in its forms: of
+// lane l columns 4 l .. 4 l + 3 of them. Null where there is no such form, or column.
+template <bool kVectors>
+struct GroupPlaces {
+  float* f32 = nullptr;
+  uint16_t* bf16 = nullptr;
+  Bf16BlockPlace bf16_blocks{}, bf16_terms{};
+  uint8_t *fp8 = nullptr, *block_codes = nullptr;
+  float *fp8_scale = nullptr, *block_scale = nullptr;  // written by lane 0
+  int64_t count;                                       // of columns, up to four of this lane
+
+  __device__ __forceinline__
+  GroupPlaces(const ActivationForms& y, int64_t m, int64_t k, int64_t row, int64_t group) {
+    const int lane = threadIdx.x % 32;
+    const int64_t column = group * kGroup + lane * 4;
+    count = k - column;
+    if (y.f32 != nullptr) f32 = y.f32 + row * k + column;
+    if (y.bf16 != nullptr) bf16 = static_cast<uint16_t*>(y.bf16) + row * k + column;
+    if (y.bf16_blocks != nullptr && column < k) {
+      bf16_blocks = bf16_block_place<1>(y.bf16_blocks, m, k, row, column);
+    }
+    if (y.bf16_terms != nullptr && column < k) {
+      bf16_terms = bf16_block_place<kBf16Terms>(y.bf16_terms, m, k, row, column);
+    }
+    if (y.fp8 != nullptr) {
+      fp8 = reinterpret_cast<uint8_t*>(y.fp8) + row * k + column;
+      fp8_scale = y.fp8_scales + row * (k / kGroup) + group;
+    }
+    if (y.fp8_blocks != nullptr) {
+      const Fp8BlockRow place =
+          fp8_block_row(reinterpret_cast<uint8_t*>(y.fp8_blocks), m, k, row, group);
+      block_codes = place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4;
+      block_scale = place.scale;
+    }
+  }
+  // Has them made now, while there is nothing else to do.
+  __device__ __forceinline__ void keep() {
+    keep_in_register(f32);
+    keep_in_register(bf16);
+    keep_in_register(bf16_blocks.first);
+    keep_in_register(bf16_terms.first);
+    keep_in_register(fp8);
+    keep_in_register(block_codes);
+    keep_in_register(fp8_scale);
+    keep_in_register(block_scale);
+  }
+  // The whole warp.
+  __device__ __forceinline__ void write(const float4& v) const {
+    if (f32 != nullptr) store4<kVectors>(f32, v, count);
+    if (bf16 != nullptr) store4<kVectors>(bf16, v, count);
+    if (bf16_blocks.first != nullptr) store_bf16_terms<1>(bf16_blocks, v);
+    if (bf16_terms.first != nullptr) store_bf16_terms<kBf16Terms>(bf16_terms, v);
+    if (fp8 == nullptr && block_codes == nullptr) return;
+    const bool is_first = threadIdx.x % 32 == 0;
+    const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));
+    const uint32_t codes = e4m3_codes(v, exponent);
+    if (fp8 != nullptr) {
+      __stwb(reinterpret_cast<uint32_t*>(fp8), codes);
+      if (is_first) __stwb(fp8_scale, power_of_two(exponent));
+    }
+    if (block_codes != nullptr) {
+      __stwb(reinterpret_cast<uint32_t*>(block_codes), codes);
+      if (is_first) __stwb(block_scale, power_of_two(exponent));
+    }
+  }
+};
+
 // Writes columns [128 group, 128 group + 128) of row `row` of an [m, k] matrix in every form that
 // is not null. The whole warp calls it, lane l with columns 4 l .. 4 l + 3 of the group.
 template <bool kVectors>
 __device__ __forceinline__ void write_group(
     const ActivationForms& y, int64_t m, int64_t k, int64_t row, int64_t group, const float4& v) {
-  const int lane = threadIdx.x % 32;
-  const int64_t column = group * kGroup + lane * 4;
-  if (y.f32 != nullptr) store4<kVectors>(y.f32 + row * k + column, v, k - column);
-  if (y.bf16 != nullptr) {
-    store4<kVectors>(static_cast<uint16_t*>(y.bf16) + row * k + column, v, k - column);
-  }
-  if (y.bf16_blocks != nullptr && column < k) {
-    store_bf16_blocks<1>(y.bf16_blocks, m, k, row, column, v);
-  }
-  if (y.bf16_terms != nullptr && column < k) {
-    store_bf16_blocks<kBf16Terms>(y.bf16_terms, m, k, row, column, v);
-  }
-  if (y.fp8 == nullptr && y.fp8_blocks == nullptr) return;
-  const uint32_t exponent = e4m3_scale_exponent(warp_max(largest_of(v)));
-  const uint32_t codes = e4m3_codes(v, exponent);
-  if (y.fp8 != nullptr) {
-    *reinterpret_cast<uint32_t*>(y.fp8 + row * k + column) = codes;
-    if (lane == 0) y.fp8_scales[row * (k / kGroup) + group] = power_of_two(exponent);
-  }
-  if (y.fp8_blocks != nullptr) {
-    const Fp8BlockRow place =
-        fp8_block_row(reinterpret_cast<uint8_t*>(y.fp8_blocks), m, k, row, group);
-    *reinterpret_cast<uint32_t*>(place.codes + lane / 4 * place.chunk_bytes + lane % 4 * 4) = codes;
-    if (lane == 0) *place.scale = power_of_two(exponent);
-  }
+  GroupPlaces<kVectors>(y, m, k, row, group).write(v);
 }
 
 // The same for columns [column, column + 8), of which `largest` is the largest magnitude of their

@@ -27,11 +27,65 @@ struct alignas(16) TokenCoefficients {
   float values[(kCount + 3) / 4 * 4];
 };
 
+// What y grows by: its further splits, then the pairs.
+__device__ __forceinline__ int num_addends(const DeviceStreamUpdateArgs& args) {
+  return args.y.splits - 1 + args.choices;
+}
+__device__ __forceinline__ const float* y_split(const DeviceStreamUpdateArgs& args,
+                                                int64_t token,
+                                                int64_t column,
+                                                int index) {
+  return args.y.data + (int64_t{index} * args.m + token) * args.hidden + column;
+}
+__device__ __forceinline__ const float* y_pair(const DeviceStreamUpdateArgs& args,
+                                               int64_t token,
+                                               int64_t column,
+                                               int choice) {
+  return args.pairs + (token * args.choices + choice) * args.hidden + column;
+}
+
+// Where four columns of every stream lie, and the first of what is added to them.
+template <int kMult>
+struct ColumnPlaces {
+  static constexpr int kAddends = 7;
+  float* streams = nullptr;  // null beyond the last token or column
+  int64_t stream_step;
+  const float* y = nullptr;  // null without an update
+  const float* addends[kAddends];
+  int count;  // of all addends
+
+  __device__ __forceinline__ ColumnPlaces(const DeviceStreamUpdateArgs& args,
+                                          int64_t token,
+                                          int64_t column)
+      : stream_step(args.hidden), count(num_addends(args)) {
+    if (token >= args.m || column >= args.hidden) return;
+    streams = args.streams + token * kMult * args.hidden + column;
+    if (args.post == nullptr) return;
+    y = y_split(args, token, column, 0);
+    const int splits = args.y.splits - 1;
+    const int64_t split_step = args.m * args.hidden;
+    const float* const first_pair = y_pair(args, token, column, 0);
+    const float* next = splits > 0 ? y + split_step : first_pair;
+#pragma unroll
+    for (int i = 0; i < kAddends; ++i) {
+      addends[i] = next;
+      next = i + 1 == splits ? first_pair : next + (i < splits ? split_step : args.hidden);
+    }
+  }
+  // Has them made now, while there is nothing else to do.
+  __device__ __forceinline__ void keep() {
+    keep_in_register(streams);
+    keep_in_register(y);
+#pragma unroll
+    for (const float*& addend : addends) keep_in_register(addend);
+  }
+};
+
 // Four columns of every stream, and what is added to them.
 template <int kMult>
 struct Columns {
-  static constexpr int kPairsAtOnce = 6;    // that are copied with the streams
-  static constexpr int kAddendsAtOnce = 7;  // that are read with the streams
+  static constexpr int kPairsAtOnce = 6;  // that are copied with the streams
+  static constexpr int kAddendsAtOnce = ColumnPlaces<kMult>::kAddends;
   float4 streams[kMult];
   float4 y;
   float4 addends[kAddendsAtOnce];
@@ -41,20 +95,19 @@ struct Columns {
   __device__ __forceinline__ void read(const DeviceStreamUpdateArgs& args,
                                        int64_t token,
                                        int64_t column) {
-    if (token >= args.m || column >= args.hidden) return;
-    const float* const state = args.streams + token * kMult * args.hidden + column;
+    read(ColumnPlaces<kMult>(args, token, column));
+  }
+  __device__ __forceinline__ void read(const ColumnPlaces<kMult>& places) {
+    if (places.streams == nullptr) return;
 #pragma unroll
-    for (int i = 0; i < kMult; ++i) streams[i] = load_vector(state + i * args.hidden);
-    if (args.post == nullptr) return;
-    y = load_vector(args.y.data + token * args.hidden + column);
-    const int count = num_addends(args), splits = args.y.splits - 1;
-    const float* next = addend(args, token, column, 0);
-    const int64_t split_step = args.m * args.hidden;
-    const float* const first_pair = pair(args, token, column, 0);
+    for (int i = 0; i < kMult; ++i) {
+      streams[i] = load_vector(places.streams + i * places.stream_step);
+    }
+    if (places.y == nullptr) return;
+    y = load_vector(places.y);
 #pragma unroll
     for (int i = 0; i < kAddendsAtOnce; ++i) {
-      if (i < count) addends[i] = load_vector(next);
-      next = i + 1 == splits ? first_pair : next + (i < splits ? split_step : args.hidden);
+      if (i < places.count) addends[i] = load_vector(places.addends[i]);
     }
   }
   // Adds up y after read().
@@ -88,7 +141,7 @@ struct Columns {
     copy(kMult, args.y.data + token * args.hidden + column);
 #pragma unroll
     for (int j = 0; j < kPairsAtOnce; ++j) {
-      if (j < args.choices) copy(kMult + 1 + j, pair(args, token, column, j));
+      if (j < args.choices) copy(kMult + 1 + j, y_pair(args, token, column, j));
     }
   }
   __device__ __forceinline__ void take(const DeviceStreamUpdateArgs& args,
@@ -101,13 +154,13 @@ struct Columns {
     if (args.post == nullptr) return;
     y = slots[kMult * 32];
 #pragma unroll 4
-    for (int i = 1; i < args.y.splits; ++i) y = y + load_vector(split(args, token, column, i));
+    for (int i = 1; i < args.y.splits; ++i) y = y + load_vector(y_split(args, token, column, i));
 #pragma unroll
     for (int j = 0; j < kPairsAtOnce; ++j) {
       if (j < args.choices) y = y + slots[(kMult + 1 + j) * 32];
     }
     for (int j = kPairsAtOnce; j < args.choices; ++j) {
-      y = y + load_vector(pair(args, token, column, j));
+      y = y + load_vector(y_pair(args, token, column, j));
     }
   }
   // The new state in place of the old one, also in memory; returns the sum of its squares.
@@ -115,7 +168,16 @@ struct Columns {
                                           const TokenCoefficients<kMult> coefficients,
                                           int64_t token,
                                           int64_t column) {
-    if (args.post != nullptr && token < args.m && column < args.hidden) {
+    const bool is_there = args.post != nullptr && token < args.m && column < args.hidden;
+    return update(is_there ? args.streams + token * kMult * args.hidden + column : nullptr,
+                  args.hidden,
+                  coefficients);
+  }
+  //   to: where the first stream's columns lie; null: the old state stays
+  __device__ __forceinline__ float update(float* to,
+                                          int64_t stream_step,
+                                          const TokenCoefficients<kMult>& coefficients) {
+    if (to != nullptr) {
       const auto& c = coefficients.values;
       float4 updated[kMult];
 #pragma unroll
@@ -129,7 +191,7 @@ struct Columns {
 #pragma unroll
       for (int j = 0; j < kMult; ++j) {
         streams[j] = updated[j];
-        store_vector(args.streams + (token * kMult + j) * args.hidden + column, updated[j]);
+        store_vector(to + j * stream_step, updated[j]);
       }
     }
     float squares = 0;
@@ -139,29 +201,13 @@ struct Columns {
   }
 
  private:
-  // What y grows by: its further splits, then the pairs.
-  __device__ __forceinline__ static int num_addends(const DeviceStreamUpdateArgs& args) {
-    return args.y.splits - 1 + args.choices;
-  }
   __device__ __forceinline__ static const float* addend(const DeviceStreamUpdateArgs& args,
                                                         int64_t token,
                                                         int64_t column,
                                                         int index) {
     const int splits = args.y.splits - 1;
-    return index < splits ? split(args, token, column, index + 1)
-                          : pair(args, token, column, index - splits);
-  }
-  __device__ __forceinline__ static const float* split(const DeviceStreamUpdateArgs& args,
-                                                       int64_t token,
-                                                       int64_t column,
-                                                       int index) {
-    return args.y.data + (int64_t{index} * args.m + token) * args.hidden + column;
-  }
-  __device__ __forceinline__ static const float* pair(const DeviceStreamUpdateArgs& args,
-                                                      int64_t token,
-                                                      int64_t column,
-                                                      int choice) {
-    return args.pairs + (token * args.choices + choice) * args.hidden + column;
+    return index < splits ? y_split(args, token, column, index + 1)
+                          : y_pair(args, token, column, index - splits);
   }
 };
 

@@ -90,6 +90,16 @@ __device__ __forceinline__ void init_barriers(const TurnPlace<Turn>& place,
   barrier_arrive_expect(squares, place.num_blocks * Turn::kNumGroups * 4);
 }
 
+// Sums of blocks that own nothing. Read after barriers_are_made().
+template <class Turn>
+__device__ __forceinline__ void clear_sums(const TurnPlace<Turn>& place,
+                                           typename Turn::Shared& shared) {
+  const auto first = static_cast<int>(threadIdx.x) + place.num_blocks * kTurnSums;
+  for (int i = first; i < kTurnCluster * kTurnSums; i += Turn::kThreads) {
+    shared.received[0][i] = {0, 0, 0, 0};
+  }
+}
+
 // Waits for that. Warps come here from two places, where __syncthreads() is for one. synccheck
 // wants all warps at one place: in the build for it they have waited before.
 template <class Turn>
@@ -210,40 +220,47 @@ __device__ __forceinline__ float stream_products(const float4 (&streams)[kTurnSt
   return sum_twelve(products);
 }
 
-// Adds up the sums of this block's warps and sends them to all blocks. All threads that multiply.
+// What a thread of those that multiply adds up and sends: four of the sums of this block's warps to
+// one block.
 template <class Turn>
-__device__ __forceinline__ void send_sums(const TurnPlace<Turn>& place,
-                                          typename Turn::Shared& shared) {
-  const auto rank = static_cast<int>(threadIdx.x) / kTurnSums;
-  const auto sums = static_cast<int>(threadIdx.x) % kTurnSums;
-  if (rank >= place.num_blocks) return;
-  float4 total{0, 0, 0, 0};
-  if (sums >= 1 && sums <= kTurnProductFours) {
-#pragma unroll
-    for (int i = 0; i < Turn::kNumGroups; ++i) total = total + shared.products[i][sums - 1];
-  } else {
-    const int dots = sums == 0 ? 0 : sums - kTurnProductFours;
-#pragma unroll
-    for (int i = 0; i < Turn::kParts; ++i) total = total + shared.dots[i][dots];
-  }
-  store_async(shared_address_of_rank(shared_address(&shared.received[place.rank][sums]), rank),
-              total,
-              shared_address_of_rank(shared_address(&shared.sums_barrier), rank));
-}
+struct TurnMessage {
+  const float4* from;  // the first of those of the warps
+  int count, step;     // of them
+  uint32_t to, barrier;
 
-// The total of sum `index` over kCount blocks from `first` on, when the sums of all have come.
-template <int kCount, class Turn>
-__device__ __forceinline__ float receive_sum(const TurnPlace<Turn>& place,
-                                             int first,
-                                             int index,
-                                             const typename Turn::Shared& shared) {
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (first + i < place.num_blocks) {
-      total += reinterpret_cast<const float*>(shared.received[first + i])[index];
-    }
+  __device__ __forceinline__ TurnMessage(const TurnPlace<Turn>& place,
+                                         const typename Turn::Shared& shared) {
+    const int rank = min(static_cast<int>(threadIdx.x) / kTurnSums, kTurnCluster - 1);
+    const auto sums = static_cast<int>(threadIdx.x) % kTurnSums;
+    const bool are_products = sums >= 1 && sums <= kTurnProductFours;
+    const int dots = sums == 0 ? 0 : sums - kTurnProductFours;
+    from = are_products ? &shared.products[0][sums - 1] : &shared.dots[0][dots];
+    count = are_products ? Turn::kNumGroups : Turn::kParts;
+    step = are_products ? kTurnProductFours : kTurnMix / 4;
+    if (static_cast<int>(threadIdx.x) >= place.num_blocks * kTurnSums) count = 0;
+    to = shared_address_of_rank(shared_address(&shared.received[place.rank][sums]), rank);
+    barrier = shared_address_of_rank(shared_address(&shared.sums_barrier), rank);
+    keep_in_register(to);
+    keep_in_register(barrier);
   }
+  __device__ __forceinline__ void send() const {
+    if (count == 0) return;
+    float4 total = *from;
+#pragma unroll
+    for (int i = 1; i < Turn::kParts; ++i) {
+      if (i < count) total = total + from[i * step];
+    }
+    store_async(to, total, barrier);
+  }
+};
+
+// The total of a sum over kCount blocks, when the sums of all have come.
+//   first: of the first block
+template <int kCount>
+__device__ __forceinline__ float receive_sum(const float* first) {
+  float total = first[0];
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) total += first[i * kTurnSums * 4];
   return total;
 }
 
@@ -262,8 +279,9 @@ __device__ __forceinline__ void make_coefficients(const DeviceStreamMixArgs& arg
                                                   const typename Turn::Shared& shared) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const int index = lane < kTurnStreams ? kTurnStreams + lane : lane + kTurnProductFours * 4;
+  const float* const sums = reinterpret_cast<const float*>(shared.received[0]);
   barrier_wait(shared_address(&shared.sums_barrier), 0);
-  const float total = receive_sum<kTurnCluster>(place, 0, min(index, kTurnSums * 4 - 1), shared);
+  const float total = receive_sum<kTurnCluster>(sums + min(index, kTurnSums * 4 - 1));
   const float squares = sum_of_lanes4(total, 0);
   write_coefficients4(args, mixer.logit(args, total, squares), place.token);
 }
@@ -275,16 +293,17 @@ struct TurnShares {
   float separate_squares;  // the sum of those of its terms
 
   // When the sums have come. The whole warp; half of it adds those of half of the blocks.
-  template <class Turn>
+  template <class Shared>
   __device__ __forceinline__ TurnShares(const DeviceStreamMixArgs& args,
-                                        const TurnPlace<Turn>& place,
                                         const MixerRow& mixer,
-                                        const typename Turn::Shared& shared)
+                                        const Shared& shared)
       : squares(0), separate_squares(0) {
     constexpr int kHalf = kTurnCluster / 2;
     const auto lane = static_cast<int>(threadIdx.x % 32);
+    const float* const sums =
+        reinterpret_cast<const float*>(shared.received[lane / 16 * kHalf]) + lane % 16;
     barrier_wait(shared_address(&shared.sums_barrier), 0);
-    float total = receive_sum<kHalf>(place, lane / 16 * kHalf, lane % 16, shared);
+    float total = receive_sum<kHalf>(sums);
     total += __shfl_xor_sync(~0U, total, 16);
     const float share =
         sigmoid(mixer.logit(args, total, sum_of_lanes4(total, kTurnStreams))) + args.hc_eps;
@@ -310,16 +329,14 @@ struct TurnShares {
   }
 };
 
-// `comb` and `post` of a token.
-__device__ __forceinline__ TokenCoefficients<kTurnStreams> read_coefficients(
-    const DeviceStreamUpdateArgs& args, int64_t token) {
-  constexpr int kSquare = kTurnStreams * kTurnStreams;
+// `comb` and `post` of a token, if any.
+__device__ __forceinline__ TokenCoefficients<kTurnStreams> read_coefficients(const float* comb,
+                                                                             const float* post) {
   TokenCoefficients<kTurnStreams> coefficients{};
-  if (args.post == nullptr) return coefficients;
+  if (post == nullptr) return coefficients;
 #pragma unroll
   for (int i = 0; i <= kTurnStreams; ++i) {
-    const float4 v = load_vector(i < kTurnStreams ? args.comb + token * kSquare + i * 4
-                                                  : args.post + token * kTurnStreams);
+    const float4 v = load_vector(i < kTurnStreams ? comb + i * 4 : post);
     float* const to = coefficients.values + i * 4;
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
@@ -351,16 +368,13 @@ __device__ __forceinline__ float exchange_squares(float squares,
   return warp_sum(total);
 }
 
-// Writes 128 columns of the output rows that read stream row `token`; padding is of the row of its
-// number. The whole warp.
+// Writes 128 columns of the output rows that read stream row `token`, as `rows` says; padding is of
+// the row of its number. The whole warp.
 __device__ __forceinline__ void write_turn(const DeviceStreamMixArgs& args,
                                            int64_t token,
                                            int64_t group,
                                            const float4& v) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
-  if (args.rows == nullptr) {
-    return write_group<true>(args.x, args.m, args.hidden, token, group, v);
-  }
 #pragma unroll 1
   for (int first = 0; first < args.m; first += 32) {
     const int of_lane = first + lane;
@@ -378,67 +392,97 @@ __device__ __forceinline__ void write_turn(const DeviceStreamMixArgs& args,
   }
 }
 
-// Updates 128 columns, for which those who multiply wait. One warp.
+// A warp of those that hold the streams: updates 128 columns, combines and norms them. While it
+// waits it makes the addresses of what comes next: alone it takes some four clocks an instruction.
 template <class Turn>
-__device__ __forceinline__ void update_columns(const DeviceStreamUpdateArgs& args,
-                                               int64_t token,
-                                               int column,
-                                               int group,
-                                               typename Turn::Shared& shared) {
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  Columns<kTurnStreams> columns;
-  columns.read(args, token, column);
-  const auto coefficients = read_coefficients(args, token);
-  columns.add(args, token, column);
-  columns.update(args, coefficients, token, column);
-#pragma unroll
-  for (int i = 0; i < kTurnStreams; ++i) shared.state[i][group * 32 + lane] = columns.streams[i];
-  warp_arrive(shared_address(&shared.state_barrier), lane);
-  const float product = stream_products(columns.streams);
-  const int index = turn_row(lane);
-  if (index < kTurnHalfMix && lane % 2 == 0) {
-    reinterpret_cast<float*>(shared.products[group])[index] = product;
-  }
-  named_barrier_arrive(1, Turn::kThreads);
-}
+struct TurnColumns {
+  const DeviceStreamTurnArgs& args;
+  const TurnPlace<Turn>& place;
+  typename Turn::Shared& shared;
+  int group, lane, column;
+  bool is_owned;
 
-// A warp of those that hold the streams: updates 128 columns, combines and norms them.
-template <class Turn>
-__device__ __forceinline__ void turn_columns(const DeviceStreamTurnArgs& args,
-                                             const TurnPlace<Turn>& place,
-                                             const MixerRow& mixer,
-                                             int group,
-                                             typename Turn::Shared& shared) {
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  const DeviceStreamMixArgs& mix = args.mix;
-  const int column = place.begin + group * kGroup + lane * 4;
-  const bool is_owned = group < place.num_groups;
-  const float4 gamma =
-      is_owned ? __ldg(reinterpret_cast<const float4*>(mix.gamma + column)) : float4{0, 0, 0, 0};
-  wait_for_predecessors();
-  launch_dependents();
-  update_columns<Turn>(args.update, place.token, column, group, shared);
-  cluster_wait();  // every block has its barriers
-
-  const TurnShares shares(mix, place, mixer, shared);
-  float4 x{0, 0, 0, 0};
+  struct State {
+    float4 of[kTurnStreams];
+  };
+  __device__ __forceinline__ State load_state() const {
+    State state;
 #pragma unroll
-  for (int i = 0; i < kTurnStreams; ++i) {
-    x = multiply_add(shares.of[i], shared.state[i][group * 32 + lane], x);
+    for (int i = 0; i < kTurnStreams; ++i) state.of[i] = shared.state[i][group * 32 + lane];
+    return state;
   }
-  const float squares = shares.cancel()
-                            ? exchange_squares<Turn>(sum_of_squares(x), group, place, shared)
-                            : shares.squares;
-  if (!is_owned) return;
-  const float factor = rsqrtf(squares / static_cast<float>(mix.hidden) + mix.norm_eps);
-  write_turn(mix,
-             place.token,
-             column / kGroup,
-             {x.x * factor * gamma.x,
-              x.y * factor * gamma.y,
-              x.z * factor * gamma.z,
-              x.w * factor * gamma.w});
-}
+
+  __device__ __forceinline__ TurnColumns(const DeviceStreamTurnArgs& turn,
+                                         const TurnPlace<Turn>& of_block,
+                                         int group_of_block,
+                                         typename Turn::Shared& memory)
+      : args(turn),
+        place(of_block),
+        shared(memory),
+        group(group_of_block),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        column(of_block.begin + group_of_block * kGroup + lane * 4),
+        is_owned(group_of_block < of_block.num_groups) {}
+
+  // Once the kernels ahead have ended; those who multiply wait for it.
+  __device__ __forceinline__ void update() {
+    const DeviceStreamUpdateArgs& update = args.update;
+    ColumnPlaces<kTurnStreams> places(update, place.token, column);
+    const float* comb = update.comb;
+    const float* post = update.post;
+    if (post != nullptr) {
+      comb += int64_t{place.token} * kTurnStreams * kTurnStreams;
+      post += int64_t{place.token} * kTurnStreams;
+    }
+    places.keep();
+    keep_in_register(comb);
+    keep_in_register(post);
+    wait_for_predecessors();
+    launch_dependents();
+    Columns<kTurnStreams> columns;
+    columns.read(places);
+    const auto coefficients = read_coefficients(comb, post);
+    columns.add(update, place.token, column);
+    float* const to = places.y == nullptr ? nullptr : places.streams;
+    columns.update(to, places.stream_step, coefficients);
+#pragma unroll
+    for (int i = 0; i < kTurnStreams; ++i) shared.state[i][group * 32 + lane] = columns.streams[i];
+    warp_arrive(shared_address(&shared.state_barrier), lane);
+  }
+  // The streams come from shared memory, so that the others are let go on before this begins.
+  __device__ __forceinline__ void multiply() {
+    const State state = load_state();
+    const float product = stream_products(state.of);
+    const int index = turn_row(lane);
+    if (index < kTurnHalfMix && lane % 2 == 0) {
+      reinterpret_cast<float*>(shared.products[group])[index] = product;
+    }
+    named_barrier_arrive(1, Turn::kThreads);
+  }
+  __device__ __forceinline__ void combine(const MixerRow& mixer, const float4& gamma) {
+    const DeviceStreamMixArgs& mix = args.mix;
+    float inverse_hidden = 1.0f / static_cast<float>(mix.hidden);
+    keep_in_register(inverse_hidden);
+    GroupPlaces<true> places(mix.x, mix.m, mix.hidden, place.token, column / kGroup);
+    places.keep();
+    const TurnShares shares(mix, mixer, shared);
+    const State state = load_state();
+    float4 x{0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kTurnStreams; ++i) x = multiply_add(shares.of[i], state.of[i], x);
+    const float squares = shares.cancel()
+                              ? exchange_squares<Turn>(sum_of_squares(x), group, place, shared)
+                              : shares.squares;
+    if (!is_owned) return;
+    const float factor = rsqrtf(fmaf(squares, inverse_hidden, mix.norm_eps));
+    const float4 y = {x.x * factor * gamma.x,
+                      x.y * factor * gamma.y,
+                      x.z * factor * gamma.z,
+                      x.w * factor * gamma.w};
+    if (mix.rows != nullptr) return write_turn(mix, place.token, column / kGroup, y);
+    if (place.token < mix.m) places.write(y);
+  }
+};
 
 // Grid: a cluster per token; block: the warps that multiply, then those that hold the streams.
 template <int kGroups>
@@ -450,23 +494,32 @@ __global__ void __launch_bounds__(StreamTurn<kGroups>::kThreads, StreamTurn<kGro
   const auto warp = static_cast<int>(threadIdx.x / 32);
   const TurnPlace<Turn> place(args.update);
   if (threadIdx.x == 0) init_barriers(place, shared);
+  clear_sums(place, shared);
   __syncwarp();
   cluster_arrive_relaxed();
   if (place.num_groups == 0) return cluster_wait();
   if constexpr (kWarpArrivals == 32) __syncthreads();  // see barriers_are_made()
   if (warp >= Turn::kDotWarps) {
+    TurnColumns<Turn> columns(args, place, warp - Turn::kDotWarps, shared);
     const MixerRow mixer(args.mix);
+    const float4 gamma =
+        columns.is_owned ? __ldg(reinterpret_cast<const float4*>(args.mix.gamma + columns.column))
+                         : float4{0, 0, 0, 0};
     barriers_are_made<Turn>();
-    return turn_columns<Turn>(args, place, mixer, warp - Turn::kDotWarps, shared);
+    columns.update();
+    columns.multiply();
+    cluster_wait();  // every block has its barriers
+    return columns.combine(mixer, gamma);
   }
   const TurnShare<Turn> share(args.update, place);
   const TurnWeights<Turn> weights(share, fn);
-  barriers_are_made<Turn>();
-  multiply_columns<Turn>(share, weights, shared);
   const MixerRow mixer(args.mix);
+  const TurnMessage<Turn> message(place, shared);
+  barriers_are_made<Turn>();
+  cluster_wait();  // every block has its barriers
+  multiply_columns<Turn>(share, weights, shared);
   named_barrier_sync(1, Turn::kThreads);  // all sums of warps are there
-  cluster_wait();                         // every block has its barriers
-  send_sums<Turn>(place, shared);
+  message.send();
   if (warp == 0 && place.rank == 0 && args.mix.comb != nullptr) {
     make_coefficients<Turn>(args.mix, place, mixer, shared);
   }
