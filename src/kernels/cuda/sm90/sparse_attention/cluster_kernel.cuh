@@ -614,6 +614,8 @@ __global__ void __launch_bounds__(ClusterAttention<kSplits, kTileKeys>::kThreads
     add_values<Shape, kTileKeys>(base, warp, lane, out);
   }
 
+  // A block without keys has written zeros in place of them: no copy may be under way in the merge.
+  copy_async_wait_all();
   cluster_wait();
   send_sums<Shape>(base, barrier, split, out);
   sum = warp_sum(sum);
