@@ -137,7 +137,7 @@ constexpr KernelInfo kTable[] = {
                 .shared_bytes = 113 << 10},
      .layout = PackedLayout::kFp8Panel64, .x_form = ActivationForm::kFp8Blocks,
      .k_splits = {.rows = 64, .k = 256}, .gives_fp8 = true,
-     .status = Status::kCompiled, .verified = kNotSanitized},
+     .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "matmul_pair.sm_90.tensor_core", .op = Op::kMatMulPair,
      .unit = ComputeUnit::kTensorCore, .target = kSm90,
      .limits = {.m_max = 16, .shared_bytes = 113 << 10},
