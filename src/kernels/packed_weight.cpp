@@ -141,7 +141,7 @@ Result<PackedWeight> pack_row_major(const quant::WeightView& like,
 
 void unpack_row_major(const PackedWeight& weight, int64_t row, float* out) {
   const std::byte* const codes = weight.codes + row * row_bytes(weight.format, weight.k);
-  for (int64_t j = 0; j < weight.k; ++j) out[j] = quant::code_value(weight.format, codes, j);
+  quant::decode_codes(weight.format, codes, std::span(out, static_cast<size_t>(weight.k)));
   if (weight.scales == nullptr) return;
   const int64_t group = group_size(weight.format, weight.k);
   const auto* const scales =
@@ -260,15 +260,12 @@ void unpack_interleaved16(const PackedWeight& weight, int64_t row, float* out) {
                    weight.codes + block * interleaved_block_bytes(weight.format, weight.k),
                    lane,
                    codes);
+  quant::decode_codes(weight.format, codes.data(), std::span(out, static_cast<size_t>(weight.k)));
+  if (weight.scales == nullptr) return;
   const float global_scale = weight.global_scales == nullptr ? 1.0f : weight.global_scales[row];
   for (int64_t j = 0; j < weight.k; ++j) {
-    const float value = quant::code_value(weight.format, codes.data(), j);
-    if (weight.scales == nullptr) {
-      out[j] = value;
-      continue;
-    }
     const int64_t at = (block * groups + j / group) * kInterleavedRows + lane;
-    out[j] = value * (quant::scale_value(weight.scale_dtype, weight.scales, at) * global_scale);
+    out[j] *= quant::scale_value(weight.scale_dtype, weight.scales, at) * global_scale;
   }
 }
 

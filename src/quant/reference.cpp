@@ -138,24 +138,38 @@ void encode_block(QuantizedWeight& weight,
   }
 }
 
+template <typename Code, auto kDecode>
+void decode_each(const void* row, std::span<float> out) {
+  const auto* const codes = static_cast<const Code*>(row);
+  for (size_t j = 0; j < out.size(); ++j) out[j] = kDecode(codes[j]);
+}
+
+template <auto kDecode>
+void decode_each_nibble(const void* row, std::span<float> out) {
+  const auto* const bytes = static_cast<const uint8_t*>(row);
+  for (size_t j = 0; j < out.size(); ++j) {
+    out[j] = static_cast<float>(kDecode(packed_nibble(bytes, static_cast<int64_t>(j))));
+  }
+}
+
 }  // namespace
 
-float code_value(Format format, const void* row, int64_t j) {
-  const auto* bytes = static_cast<const uint8_t*>(row);
+void decode_codes(Format format, const void* row, std::span<float> out) {
   switch (format) {
     case Format::kF32:
-      return static_cast<const float*>(row)[j];
+      std::memcpy(out.data(), row, out.size_bytes());
+      return;
     case Format::kBf16:
-      return bf16_to_f32(static_cast<const uint16_t*>(row)[j]);
+      return decode_each<uint16_t, bf16_to_f32>(row, out);
     case Format::kF16:
-      return f16_to_f32(static_cast<const uint16_t*>(row)[j]);
+      return decode_each<uint16_t, f16_to_f32>(row, out);
     case Format::kFp8E4m3Block128x128:
-      return e4m3_to_f32(bytes[j]);
+      return decode_each<uint8_t, e4m3_to_f32>(row, out);
     case Format::kMxfp4:
     case Format::kNvfp4:
-      return e2m1_to_f32(packed_nibble(bytes, j));
+      return decode_each_nibble<e2m1_to_f32>(row, out);
     case Format::kInt4Group32:
-      return static_cast<float>(int4_to_int(packed_nibble(bytes, j)));
+      return decode_each_nibble<int4_to_int>(row, out);
     case Format::kFp8E4m3Block32x32:
     case Format::kFp8E4m3Tensor:
     case Format::kFp8E4m3Channel:
@@ -164,7 +178,6 @@ float code_value(Format format, const void* row, int64_t j) {
     case Format::kInt8Channel:
       CHECK(false) << format_name(format);
   }
-  return 0;
 }
 
 float scale_value(DType dtype, const void* scales, int64_t i) {
@@ -190,13 +203,12 @@ void dequantize_row(const WeightView& weight, int64_t row, std::span<float> out)
   const FormatInfo& info = format_info(weight.format);
   const char* codes = static_cast<const char*>(weight.codes.data) +
                       row * weight.codes.row_stride * dtype_size(weight.codes.dtype);
+  decode_codes(weight.format, codes, out);
+  if (!info.has_scales()) return;
+  const TensorView scales = weight.scales.rows(row / info.block_shape.n, 1);
   for (int64_t j = 0; j < weight.k; ++j) {
-    float value = code_value(weight.format, codes, j);
-    if (info.has_scales()) {
-      const TensorView scales = weight.scales.rows(row / info.block_shape.n, 1);
-      value *= scale_value(scales.dtype, scales.data, j / info.block_shape.k) * weight.global_scale;
-    }
-    out[static_cast<size_t>(j)] = value;
+    out[static_cast<size_t>(j)] *=
+        scale_value(scales.dtype, scales.data, j / info.block_shape.k) * weight.global_scale;
   }
 }
 

@@ -13,8 +13,8 @@
 
 namespace nibble::quant {
 
-// Value of element `j` of a row of codes as stored, before scaling.
-float code_value(Format format, const void* row, int64_t j);
+// Values of a row's first codes as stored, before scaling.
+void decode_codes(Format format, const void* row, std::span<float> out);
 // Value of element `i` of a run of scales.
 float scale_value(DType dtype, const void* scales, int64_t i);
 

@@ -1,6 +1,5 @@
 // Products, attention and selection over the arguments of GPU kernels, for the emulated GPU: each
-// weight row is decoded to f32, sums are in double over ascending k and rounded once. The oracle of
-// tests/cuda.
+// weight row is decoded to f32, sums are in double and rounded once. The oracle of tests/cuda.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,6 +12,7 @@
 #include "device/emulated_gpu.h"
 #include "kernels/reference/device_ops_launchers.h"
 #include "kernels/reference/device_rows.h"
+#include "kernels/reference/dot.h"
 #include "kernels/reference/forms.h"
 #include "kernels/reference/ops_launchers.h"
 #include "kernels/registry.h"
@@ -30,9 +30,7 @@ using reference::write_forms;
 constexpr int64_t kMaxDecodeTokens = 16;
 
 float dot(std::span<const float> w, std::span<const float> x) {
-  double sum = 0;
-  for (size_t j = 0; j < w.size(); ++j) sum += static_cast<double>(w[j]) * x[j];
-  return static_cast<float>(sum);
+  return static_cast<float>(reference::dot(w.data(), x.data(), static_cast<int64_t>(w.size())));
 }
 
 // The inputs that one group multiplies, row by row.

@@ -1,19 +1,15 @@
 // kMatMul and kGroupedMatMul of every format: each weight row is decoded to f32, each output is one
-// sum in double over ascending k, rounded once. The oracle of the differential test.
+// sum in double, rounded once. The oracle of the differential test.
 #include <vector>
 
+#include "kernels/reference/dot.h"
 #include "kernels/registry.h"
 
 namespace nibble::kernels {
 namespace {
 
 using quant::Format;
-
-float dot(const float* w, const float* x, int64_t k) {
-  double sum = 0;
-  for (int64_t j = 0; j < k; ++j) sum += static_cast<double>(w[j]) * static_cast<double>(x[j]);
-  return static_cast<float>(sum);
-}
+using reference::dot;
 
 Result<void> matmul(const MatMulArgs& args, device::Stream& stream) {
   const PackedWeight& weight = *args.weight;
@@ -22,7 +18,8 @@ Result<void> matmul(const MatMulArgs& args, device::Stream& stream) {
     std::vector<float> w(static_cast<size_t>(weight.k));
     unpack_row(weight, row, w);
     for (int64_t t = 0; t < args.x.num_rows(); ++t) {
-      args.y.row<float>(t)[row] = dot(w.data(), args.x.row<const float>(t), weight.k);
+      args.y.row<float>(t)[row] =
+          static_cast<float>(dot(w.data(), args.x.row<const float>(t), weight.k));
     }
   });
   return {};
@@ -43,7 +40,7 @@ Result<void> grouped_matmul(const GroupedMatMulArgs& args, device::Stream& strea
     unpack_row(weight, row, w);
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       args.y.row<float>(args.out_rows[i])[row] =
-          dot(w.data(), args.x.row<const float>(args.in_rows[i]), weight.k);
+          static_cast<float>(dot(w.data(), args.x.row<const float>(args.in_rows[i]), weight.k));
     }
   });
   return {};

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/reference/dot.h"
 #include "kernels/reference/ops_launchers.h"
 #include "quant/fp8_key.h"
 #include "quant/numeric.h"
@@ -44,12 +45,6 @@ std::vector<std::vector<float>> visible_rows(const KeySet& keys, const SparseAtt
   for (const int32_t row : keys.window_rows) rows.push_back(pool_row(keys.window, row));
   for (const int32_t row : keys.entry_rows) rows.push_back(pool_row(keys.entries, row));
   return rows;
-}
-
-double dot(const float* a, const float* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
 }
 
 // One query head. The sink takes part in the maximum, so that a sink far above every logit does not

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/reference/dot.h"
 #include "kernels/reference/hyper_split.h"
 #include "kernels/reference/ops_launchers.h"
 
@@ -11,15 +12,12 @@ namespace {
 // mix[j] = (flat . fn[j, :]) / sqrt(mean(flat^2) + eps) for each of `num_rows` rows of fn.
 std::vector<double> mixing(
     const float* flat, int64_t width, const float* fn, int64_t num_rows, float eps) {
-  double squares = 0;
-  for (int64_t i = 0; i < width; ++i) squares += static_cast<double>(flat[i]) * flat[i];
+  const double squares = dot(flat, flat, width);
   const double inverse_rms = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
 
-  std::vector<double> mix(static_cast<size_t>(num_rows), 0.0);
+  std::vector<double> mix(static_cast<size_t>(num_rows));
   for (int64_t j = 0; j < num_rows; ++j) {
-    double& sum = mix[static_cast<size_t>(j)];
-    for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(fn[j * width + i]) * flat[i];
-    sum *= inverse_rms;
+    mix[static_cast<size_t>(j)] = dot(fn + j * width, flat, width) * inverse_rms;
   }
   return mix;
 }

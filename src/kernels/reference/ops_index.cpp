@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/reference/dot.h"
 #include "kernels/reference/ops_launchers.h"
 #include "kernels/reference/ops_rank.h"
 #include "quant/fp8_key.h"
@@ -55,11 +56,7 @@ Result<void> indexer_score(const IndexerScoreArgs& args, device::Stream&) {
       double score = 0;
       for (int64_t h = 0; h < heads; ++h) {
         const float* q = args.q.row<float>(t) + h * d;
-        double dot = 0;
-        for (int64_t i = 0; i < d; ++i) {
-          dot += static_cast<double>(q[i]) * key[static_cast<size_t>(i)];
-        }
-        score += std::max(dot, 0.0) * args.head_weights.row<float>(t)[h];
+        score += std::max(dot(q, key.data(), d), 0.0) * args.head_weights.row<float>(t)[h];
       }
       args.scores.row<float>(t)[c] = static_cast<float>(score) + 0.0f;  // -0 + 0 is +0
     }

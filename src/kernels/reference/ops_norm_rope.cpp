@@ -1,6 +1,7 @@
 // RMS norm (specification 3.2) and rotary embedding (8).
 #include <cmath>
 
+#include "kernels/reference/dot.h"
 #include "kernels/reference/ops_launchers.h"
 
 namespace nibble::kernels::reference {
@@ -10,9 +11,7 @@ Result<void> rms_norm(const RmsNormArgs& args, device::Stream&) {
   for (int64_t t = 0; t < args.x.num_rows(); ++t) {
     const float* x = args.x.row<float>(t);
     float* y = args.y.row<float>(t);
-    double sum = 0;
-    for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[i]) * x[i];
-    const double inverse_rms = 1.0 / std::sqrt(sum / static_cast<double>(k) + args.eps);
+    const double inverse_rms = 1.0 / std::sqrt(dot(x, x, k) / static_cast<double>(k) + args.eps);
     for (int64_t i = 0; i < k; ++i) {
       const float gamma = args.gamma == nullptr ? 1.0f : args.gamma[i];
       y[i] = static_cast<float>(x[i] * inverse_rms * gamma);
