@@ -4,10 +4,9 @@
 # header compiles alone, and builds one test binary from the folder's *_test.cpp files.
 # In folders named cuda, files named cuda_* need the CUDA toolkit and no_cuda.cpp stands in for them without it; *.cu
 # files join the layer where the CUDA backend is built. See NibbleCuda.cmake for what is built for one generation only.
-# FUZZED layers parse bytes from outside: fuzz targets see their coverage.
 # Files named *_testing.{h,cpp} belong to the tests only; TESTING names such files of other layers that the tests use.
 function(add_layer)
-  cmake_parse_arguments(ARG "FUZZED" "NAME" "DEPS;EXTERNAL;TESTING" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;EXTERNAL;TESTING" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${ARG_NAME})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${dir}/*.h)
@@ -34,9 +33,6 @@ function(add_layer)
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
-  endif()
-  if(NIBBLE_FUZZ AND ARG_FUZZED)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
   if(NIBBLE_CUDA)
     add_cuda_sources(${target} ${cuda_sources})

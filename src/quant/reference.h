@@ -13,7 +13,7 @@
 
 namespace nibble::quant {
 
-// Values of a row's first codes as stored, before scaling.
+// Decodes the first out.size() codes of a row as stored, before scaling.
 void decode_codes(Format format, const void* row, std::span<float> out);
 // Value of element `i` of a run of scales.
 float scale_value(DType dtype, const void* scales, int64_t i);

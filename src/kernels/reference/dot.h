@@ -1,4 +1,4 @@
-// The one sum of the scalar reference.
+// Dot products of the scalar reference.
 #pragma once
 
 #include <cstdint>
