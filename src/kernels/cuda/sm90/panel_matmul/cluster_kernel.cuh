@@ -7,9 +7,10 @@
 // codes and scale. A block alone is no cluster for the hardware, which then refuses the
 // instructions of clusters.
 //
-// Weights depend on nothing: the ring fills with them before the predecessors end, but stage after
-// stage. What is under way delays the predecessors' own weights and activations, and some of it is
-// left for when they have none to read any more.
+// Weights depend on nothing: the ring fills with them before the predecessors end. What is under
+// way delays the predecessors' own weights and activations, and the ring is too short for all that
+// memory could give meanwhile. So a launch lets the next one begin when it has asked for nearly all
+// of its weights, which then comes to a few stages at a time.
 //
 // The order of every sum depends on the shape only: along k within a block, then by rank. Scales
 // are applied in f32 to sums of 128 k. Columns overlap where there are fewer than 8 tokens, as in
@@ -57,6 +58,12 @@ struct ClusterSums {
   static constexpr int kStride = kUnitRows + (kBlocks == 1 ? 4 : 0);
   static constexpr int kBytes = kColumns * kStride * 4;
 };
+
+// Stages that are under way at most before the predecessors end, and stages that a block has still
+// to ask for when it lets the next launch begin. With fewer of either, blocks end before the next
+// launch begins, which then puts two of its own where one has room.
+inline constexpr int kStagesAhead = 2;
+inline constexpr int kStagesBehind = 3;
 
 // A stage: a tile of each panel, then a block of activations, as PanelMatMulMemory pads it.
 inline constexpr int kStageWeightBytes = kUnitPanels * kPanelTileBytes;
@@ -119,13 +126,13 @@ __device__ __forceinline__ void start_cluster_block(const PanelStages& stages,
     fence_barrier_init();
     barrier_arrive_expect(barriers.sums, sum_bytes);
   }
-  launch_dependents();
   __syncwarp();
   if (kBlocks > 1) cluster_arrive_relaxed();
   __syncthreads();
 }
 
-// Copies weights to the ring. One thread.   x_full: of the first activations
+// Copies weights to the ring and lets the next launch begin. One thread.
+//   x_full: of the first activations
 __device__ __forceinline__ void copy_unit_weights(const ClusterMatMulParams& params,
                                                   const ClusterWork& work,
                                                   const PanelStages& stages,
@@ -133,14 +140,17 @@ __device__ __forceinline__ void copy_unit_weights(const ClusterMatMulParams& par
   const uint64_t once = evict_first_policy();
   const ClusterWeights& weights = params.weights;
   const size_t panel_bytes = static_cast<size_t>(weights.tiles) * kPanelTileBytes;
+  const int num_stages = (work.end_unit - work.first_unit) * work.own_tiles;
+  const int release_at = max(num_stages - kStagesBehind, 0);
   PanelRingPlace place{0, 0};
   int stage = 0;
   for (int unit = work.first_unit; unit < work.end_unit; ++unit) {
     const uint8_t* source =
         weights.codes + work.place(weights, unit * kUnitPanels) * kPanelTileBytes;
     for (int tile = 0; tile < work.own_tiles; ++tile, ++stage, source += kPanelTileBytes) {
-      if (stage > 0 && stage < stages.num_stages) {
-        const uint32_t earlier = stages.full + 8 * (stage - 1);
+      if (stage == release_at) launch_dependents();
+      if (stage >= kStagesAhead && stage < stages.num_stages) {
+        const uint32_t earlier = stages.full + 8 * (stage - kStagesAhead);
         while (!barrier_has_ended(earlier, 0) && !barrier_has_ended(x_full, 0)) {
         }
       }
