@@ -30,6 +30,9 @@ __device__ __forceinline__ void cluster_wait() {
   __syncthreads();
 #endif
 }
+// racecheck lets nobody past cluster_wait() before everybody is there: in builds for it, those on
+// whom others wait have to come first.
+inline constexpr bool kWaitsMeet = kWarpArrivals > 1;
 // The place of `address` of this block's shared memory in that of block `rank`.
 __device__ __forceinline__ uint32_t shared_address_of_rank(uint32_t address,
                                                            [[maybe_unused]] uint32_t rank) {

@@ -458,6 +458,7 @@ __global__ void __launch_bounds__(kPanelThreads, 2)
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp >= kPanelConsumers / 32) {
+    if (kBlocks > 1 && kWaitsMeet) cluster_wait();
     if (lane == 0 && warp == kPanelConsumers / 32)
       copy_unit_weights(params, work, stages, barriers.x_full);
     if (lane == 0 && warp > kPanelConsumers / 32) {
@@ -465,7 +466,7 @@ __global__ void __launch_bounds__(kPanelThreads, 2)
       copy_unit_activations(params, work, stages, barriers.x_full);
     }
     __syncwarp();
-    if (kBlocks > 1) cluster_wait();
+    if (kBlocks > 1 && !kWaitsMeet) cluster_wait();
     return;
   }
   const uint32_t weights = stages.ring + threadIdx.x / 128 * kPanelTileBytes;
