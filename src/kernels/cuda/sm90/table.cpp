@@ -140,7 +140,7 @@ constexpr KernelInfo kTable[] = {
      .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "matmul_pair.sm_90.tensor_core", .op = Op::kMatMulPair,
      .unit = ComputeUnit::kTensorCore, .target = kSm90,
-     .limits = {.m_max = 16, .shared_bytes = 113 << 10},
+     .limits = {.m_max = 16, .shared_bytes = 227 << 10},
      .pair = {"matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode",
               "matmul.bf16.f32.sm_90.tensor_core.decode"},
      .status = Status::kCompiled, .verified = kMemchecked},

@@ -10,8 +10,9 @@
 // numbers whose sum they are, each multiplied with the same weights: products are exact, sums in
 // f32.
 //
-// Weights depend on nothing, so the ring fills with them before the predecessors end. The order of
-// every sum depends on the shape only. Where there are fewer tokens than columns, the core matrices
+// Weights depend on nothing, so the ring fills with them before the predecessors end. It is as long
+// as a multiprocessor's memory, so that two blocks never share one. The order of every sum depends
+// on the shape only. Where there are fewer tokens than columns, the core matrices
 // of a chunk overlap with what follows; nobody reads those sums.
 //
 // Bytes: 2 n k + 2 kTerms m k + 4 splits m n. FLOPs: 2 m n k, kTerms times.
@@ -52,7 +53,6 @@ struct Bf16MatMulParams {
 template <int kColumns, int kTerms>
 struct Bf16Shape {
   static constexpr int kCluster = kColumns <= 16 ? 1 : 2;
-  static constexpr int kBlocks = kColumns <= 16 ? 2 : 1;  // that fit on a multiprocessor
   // A stage: tiles of weights, then the tokens' block, [kTerms][8][tokens][16 bytes].
   static constexpr int kTokens = kBf16Warpgroups * kBf16TileBytes;  // offset
   static constexpr int kStageBytes = kTokens + kTerms * 8 * kColumns * 16;
@@ -270,7 +270,7 @@ __device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& para
 
 // Block: 256 consumers and one producer warp.
 template <int kColumns, int kTerms>
-__global__ void __launch_bounds__(kBf16Threads, (Bf16Shape<kColumns, kTerms>::kBlocks))
+__global__ void __launch_bounds__(kBf16Threads, 1)
     bf16_matmul(const Bf16MatMulParams params) {
   using Shape = Bf16Shape<kColumns, kTerms>;
   extern __shared__ __align__(128) uint8_t memory[];

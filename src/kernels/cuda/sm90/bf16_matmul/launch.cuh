@@ -19,7 +19,7 @@ Result<void> launch_bf16(Bf16MatMulParams params,
                          device::Stream& stream) {
   using Shape = Bf16Shape<kColumns, kTerms>;
   // Of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block.
-  constexpr int32_t kRing = (228 << 10) / Shape::kBlocks - (1 << 10) - kBf16Barriers * 8;
+  constexpr int32_t kRing = (227 << 10) - kBf16Barriers * 8;
   params.ring_stages = std::min(kRing / Shape::kStageBytes, kBf16MaxStages);
   return launch_kernel(
       &bf16_matmul<kColumns, kTerms>,

@@ -14,7 +14,7 @@
 //
 // The 8 columns of a core matrix overlap with the next one where there are fewer tokens, so that
 // one token needs its own bytes and no padding. Two blocks fit on a multiprocessor, which lets the
-// next launch fill its ring while this one ends.
+// next launch fill its ring while this one ends; of products that share a launch one does.
 //
 // Products that share a launch have blocks of their own.
 //
@@ -452,7 +452,7 @@ __global__ void __launch_bounds__(kPanelThreads, 2) panel_matmul(const PanelMatM
 
 // An FP8 product in the first blocks, another one in the others.
 template <int kColumns, PanelMath kSecond>
-__global__ void __launch_bounds__(kPanelThreads, 2)
+__global__ void __launch_bounds__(kPanelThreads, 1)
     panel_matmul_pair(const PanelMatMulParams fp8, const PanelMatMulParams second) {
   if (static_cast<int>(blockIdx.x) < fp8.num_blocks) {
     multiply_panels<kColumns, PanelMath::kFp8>(fp8);

@@ -14,8 +14,8 @@ namespace nibble::kernels::cuda {
 static_assert(kPanelTileBytes == kFp8TileBytes && kPanelTileBytes == kBf16PanelTileBytes);
 static_assert(kPanelTerms == kBf16Terms);
 
-// Half of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block.
-inline constexpr int32_t kPanelBlockBytes = 113 << 10;
+// Half or all of a multiprocessor's 228 KB, less the 1 KB that the system takes of each block.
+inline constexpr int32_t kPanelBlockBytes = 113 << 10, kLonePanelBlockBytes = 227 << 10;
 
 // The arguments of a product, all blocks of `grid` for it.
 inline PanelMatMulParams panel_params(const DeviceMatMulArgs& args, PanelMath math, int32_t grid) {
@@ -42,28 +42,22 @@ inline PanelMatMulParams panel_params(const DeviceMatMulArgs& args, PanelMath ma
           .num_blocks = grid};
 }
 
-// Makes the ring of such stages as long as shared memory allows: how many.
+// Makes the ring of a product as long as the block's shared memory allows, and returns how much of
+// it the block needs.
 template <int kColumns>
-int32_t num_panel_stages(int32_t stage_bytes) {
+int32_t size_panel_ring(PanelMatMulParams& params, int32_t most_bytes) {
   using Memory = PanelMatMulMemory<kColumns>;
   constexpr int32_t kOther = Memory::kPartialBytes + Memory::kStaticBytes;
-  return std::min((kPanelBlockBytes - kOther) / stage_bytes, kPanelMaxStages) / kPanelWarpgroups *
-         kPanelWarpgroups;
-}
-
-// Sizes the ring of a product and returns what the block needs.
-template <int kColumns>
-int32_t size_panel_ring(PanelMatMulParams& params) {
-  using Memory = PanelMatMulMemory<kColumns>;
   const int32_t stage = Memory::stage_bytes(params.block_bytes, params.m);
-  params.ring_stages = num_panel_stages<kColumns>(stage);
+  params.ring_stages = std::min((most_bytes - kOther) / stage, kPanelMaxStages) /
+                       kPanelWarpgroups * kPanelWarpgroups;
   return params.ring_stages * stage + Memory::kPartialBytes;
 }
 
 template <int kColumns, PanelMath kMath>
 Result<void> launch_panels(const DeviceMatMulArgs& args, device::Stream& stream) {
   PanelMatMulParams params = panel_params(args, kMath, args.num_units);
-  const int32_t shared_bytes = size_panel_ring<kColumns>(params);
+  const int32_t shared_bytes = size_panel_ring<kColumns>(params, kPanelBlockBytes);
   return launch_kernel(&panel_matmul<kColumns, kMath>,
                        {.grid = static_cast<uint32_t>(args.num_units),
                         .block = kPanelThreads,

@@ -3,18 +3,20 @@
 namespace nibble::kernels::cuda {
 namespace {
 
+// Before pairs small ops run on a few multiprocessors: blocks of which two fit would go in twos to
+// others.
 template <int kColumns, PanelMath kSecond>
 Result<void> launch(const DeviceMatMulPairArgs& args, device::Stream& stream) {
   const int32_t grid = args.first.num_units;
   PanelMatMulParams first = panel_params(args.first, PanelMath::kFp8, args.first_blocks);
   PanelMatMulParams second = panel_params(args.second, kSecond, grid - args.first_blocks);
   second.first_block = args.first_blocks;
-  const int32_t first_bytes = size_panel_ring<kColumns>(first);
-  const int32_t second_bytes = size_panel_ring<kColumns>(second);
+  const int32_t first_bytes = size_panel_ring<kColumns>(first, kLonePanelBlockBytes);
+  const int32_t second_bytes = size_panel_ring<kColumns>(second, kLonePanelBlockBytes);
   return launch_kernel(&panel_matmul_pair<kColumns, kSecond>,
                        {.grid = static_cast<uint32_t>(grid),
                         .block = kPanelThreads,
-                        .shared_bytes = std::max(first_bytes, second_bytes),
+                        .shared_bytes = std::max({first_bytes, second_bytes, kPanelBlockBytes + 1}),
                         .is_dependent = args.first.is_dependent},
                        stream,
                        first,
