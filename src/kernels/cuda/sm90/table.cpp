@@ -127,7 +127,7 @@ constexpr KernelInfo kTable[] = {
     // Sums in another order than the two launches of more tokens.
     {.name = "stream_turn.sm_90.simt", .op = Op::kStreamTurn,
      .unit = ComputeUnit::kSimt, .target = kSm90,
-     .limits = {.m_max = 8, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
+     .limits = {.m_max = 16, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
                 .shared_bytes = 110 << 10},
      .is_batch_invariant = false, .status = Status::kCompiled, .verified = kMemchecked},
     {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode",
