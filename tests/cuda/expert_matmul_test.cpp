@@ -824,6 +824,7 @@ TEST_F(ExpertMatMul, AnyGridGivesTheSameBits) {
                                              {Format::kNvfp4, 1, 1},
                                              {Format::kNvfp4, 8, 3},
                                              {Format::kInt4Group32, 8, 3},
+                                             {Format::kInt4Group32, 64, 3},
                                              {Format::kMxfp4, 64, 3},
                                              {Format::kNvfp4, 64, 3},
                                              {Format::kNvfp4, 64, 70},
