@@ -12,8 +12,8 @@
 //
 // Weights depend on nothing, so the ring fills with them before the predecessors end. It is as long
 // as a multiprocessor's memory, so that two blocks never share one. The order of every sum depends
-// on the shape only. Where there are fewer tokens than columns, the core matrices
-// of a chunk overlap with what follows; nobody reads those sums.
+// on the shape only. Where there are fewer tokens than columns, the core matrices of a chunk
+// overlap with what follows; nobody reads those sums.
 //
 // Bytes: 2 n k + 2 kTerms m k + 4 splits m n. FLOPs: 2 m n k, kTerms times.
 #pragma once
@@ -270,8 +270,7 @@ __device__ __forceinline__ void consume_bf16_stages(const Bf16MatMulParams& para
 
 // Block: 256 consumers and one producer warp.
 template <int kColumns, int kTerms>
-__global__ void __launch_bounds__(kBf16Threads, 1)
-    bf16_matmul(const Bf16MatMulParams params) {
+__global__ void __launch_bounds__(kBf16Threads, 1) bf16_matmul(const Bf16MatMulParams params) {
   using Shape = Bf16Shape<kColumns, kTerms>;
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[kBf16Barriers];

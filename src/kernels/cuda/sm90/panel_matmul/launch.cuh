@@ -49,8 +49,8 @@ int32_t size_panel_ring(PanelMatMulParams& params, int32_t most_bytes) {
   using Memory = PanelMatMulMemory<kColumns>;
   constexpr int32_t kOther = Memory::kPartialBytes + Memory::kStaticBytes;
   const int32_t stage = Memory::stage_bytes(params.block_bytes, params.m);
-  params.ring_stages = std::min((most_bytes - kOther) / stage, kPanelMaxStages) /
-                       kPanelWarpgroups * kPanelWarpgroups;
+  params.ring_stages = std::min((most_bytes - kOther) / stage, kPanelMaxStages) / kPanelWarpgroups *
+                       kPanelWarpgroups;
   return params.ring_stages * stage + Memory::kPartialBytes;
 }
 
