@@ -261,7 +261,6 @@ TEST(PlannedRoute, TakesTheBestPathOfEachGeneration) {
   }
 }
 
-// DeepSeek-V4-Flash's latents with compressors, and shared experts with the router.
 TEST(PlannedRoute, RefusesMoreChoicesThanAGpuMakes) {
   device::DeviceInfo gpu;
   gpu.kind = device::DeviceKind::kCuda;
@@ -275,6 +274,20 @@ TEST(PlannedRoute, RefusesMoreChoicesThanAGpuMakes) {
   EXPECT_THAT(refused.error().message, HasSubstr("select_experts.cuda.simt: n 33, at most 32"));
 }
 
+// DeepSeek-V4-Flash's streams and V4-Pro's.
+TEST(PlannedRoute, TurnsWideStreamsOfFewerTokens) {
+  device::DeviceInfo gpu;
+  gpu.kind = device::DeviceKind::kCuda;
+  gpu.sm = 90;
+  const auto most_tokens = [&](int64_t hidden) {
+    const Problem problem{.op = Op::kStreamTurn, .m_max = 1, .n = 4, .k = hidden};
+    return route(problem, gpu, {.for_plan = true}).value().kernel->limits.m_max;
+  };
+  EXPECT_EQ(most_tokens(4096), 16);
+  EXPECT_EQ(most_tokens(7168), 8);
+}
+
+// DeepSeek-V4-Flash's latents with compressors, and shared experts with the router.
 TEST(PlanMatMulPair, DividesBlocksByBytesWithFewSplits) {
   const auto plan = [](int64_t first_n, int64_t second_n) {
     PackedWeight first, second;

@@ -76,6 +76,7 @@ constexpr NamedLaunch kLaunchers[] = {
     {"stream_update.cuda.tensor_core", &launch_stream_update},
     {"stream_mix.cuda.simt", &launch_stream_mix},
     {"stream_turn.sm_90.simt", &launch_stream_turn_sm90},
+    {"stream_turn.sm_90.simt.wide", &launch_stream_turn_sm90},
     {"rms_norm.cuda.simt", &launch_rms_norm},
     {"join_mtp.cuda.simt", &launch_join_mtp},
     {"latents.cuda.simt", &launch_latents},

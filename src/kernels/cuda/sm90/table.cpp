@@ -121,10 +121,16 @@ constexpr KernelInfo kTable[] = {
      .activation = Activation::kF32, .unit = ComputeUnit::kSimt, .target = kSm90,
      .limits = {.k_multiple = 4, .k_max = 1024, .shared_bytes = 66 << 10},
      .status = Status::kCompiled, .verified = kSanitized},
-    // Sums in another order than the two launches of more tokens.
+    // Sums in another order than the two launches of more tokens. Of wide rows a block takes a
+    // multiprocessor, and seven tokens have one at a time.
     {.name = "stream_turn.sm_90.simt", .op = Op::kStreamTurn,
      .unit = ComputeUnit::kSimt, .target = kSm90,
-     .limits = {.m_max = 16, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
+     .limits = {.m_max = 16, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 4096,
+                .shared_bytes = 64 << 10},
+     .is_batch_invariant = false, .status = Status::kCompiled, .verified = kSanitized},
+    {.name = "stream_turn.sm_90.simt.wide", .op = Op::kStreamTurn,
+     .unit = ComputeUnit::kSimt, .target = kSm90,
+     .limits = {.m_max = 8, .n_max = 4, .n_multiple = 4, .k_multiple = 128, .k_max = 8192,
                 .shared_bytes = 110 << 10},
      .is_batch_invariant = false, .status = Status::kCompiled, .verified = kSanitized},
     {.name = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode",
