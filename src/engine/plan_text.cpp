@@ -98,19 +98,22 @@ std::string shapes(const PlannedModule& module) {
 }
 
 // What --kernel or --without-kernel costs, in one line of its own for each module that it moves to
-// another kernel.
+// another kernel. On a GPU that is what it costs at least: kernels off the tensor cores and
+// portable ones were not measured.
 void append_forced(std::string& out, const Plan& plan) {
   const ForcedCost cost = forced_cost(plan);
   if (cost.modules.empty()) return;
   const std::string_view flag = plan.options.only_kernel.empty() ? "--without-kernel" : "--kernel";
+  const bool is_gpu = plan.options.device.kind == device::DeviceKind::kCuda;
   for (const ForcedModule& forced : cost.modules) {
     out += fmt::format(
-        "  {}: {} on {} ({}): about {:.0f} us a step, {:.0f}% of the read rate; {} ({}) about "
+        "  {}: {} on {} ({}): {} {:.0f} us a step, {:.0f}% of the read rate; {} ({}) about "
         "{:.0f} us\n",
         flag,
         forced.module->module_class,
         forced.module->kernel->name,
         kernels::unit_name(forced.module->kernel->unit),
+        is_gpu ? "at least" : "about",
         forced.us,
         100 * forced.share,
         forced.module->unforced->name,
@@ -118,13 +121,15 @@ void append_forced(std::string& out, const Plan& plan) {
         forced.unforced_us);
   }
   out += fmt::format(
-      "  {}: in all about {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at {:.0f}% "
-      "of the read rate, or one multiply-add per lane, clock, weight and token)\n",
+      "  {}: in all {} {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at {:.0f}% "
+      "of the read rate, or one multiply-add per lane, clock, weight and token{})\n",
       flag,
+      is_gpu ? "at most" : "about",
       cost.batch / cost.step_us * 1e6,
       cost.batch,
       cost.batch / cost.unforced_step_us * 1e6,
-      100 * plan.performance->high_share);
+      100 * plan.performance->high_share,
+      is_gpu ? "; such kernels were not measured on a GPU" : "");
 }
 
 // The kernels for other numbers of rows.
