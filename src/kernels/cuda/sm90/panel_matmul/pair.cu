@@ -4,7 +4,8 @@ namespace nibble::kernels::cuda {
 namespace {
 
 // Before pairs small ops run on a few multiprocessors: blocks of which two fit would go in twos to
-// others.
+// others. Their rings are longer than that.
+static_assert(kPanelMaxStages * kPanelTileBytes > kPanelBlockBytes);
 template <int kColumns, PanelMath kSecond>
 Result<void> launch(const DeviceMatMulPairArgs& args, device::Stream& stream) {
   const int32_t grid = args.first.num_units;
@@ -16,7 +17,7 @@ Result<void> launch(const DeviceMatMulPairArgs& args, device::Stream& stream) {
   return launch_kernel(&panel_matmul_pair<kColumns, kSecond>,
                        {.grid = static_cast<uint32_t>(grid),
                         .block = kPanelThreads,
-                        .shared_bytes = std::max({first_bytes, second_bytes, kPanelBlockBytes + 1}),
+                        .shared_bytes = std::max(first_bytes, second_bytes),
                         .is_dependent = args.first.is_dependent},
                        stream,
                        first,
