@@ -98,8 +98,7 @@ std::string shapes(const PlannedModule& module) {
 }
 
 // What --kernel or --without-kernel costs, in one line of its own for each module that it moves to
-// another kernel. On a GPU that is what it costs at least: kernels off the tensor cores and
-// portable ones were not measured.
+// another kernel. On a GPU that is what it costs at least.
 void append_forced(std::string& out, const Plan& plan) {
   const ForcedCost cost = forced_cost(plan);
   if (cost.modules.empty()) return;
@@ -129,7 +128,7 @@ void append_forced(std::string& out, const Plan& plan) {
       cost.batch,
       cost.batch / cost.unforced_step_us * 1e6,
       100 * plan.performance->high_share,
-      is_gpu ? "; such kernels were not measured on a GPU" : "");
+      is_gpu ? "; bounds, not measurements" : "");
 }
 
 // The kernels for other numbers of rows.
