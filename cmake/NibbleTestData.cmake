@@ -18,4 +18,15 @@ foreach(packed IN LISTS packed_files)
     VERBATIM)
   list(APPEND unpacked_files ${unpacked})
 endforeach()
+# A tokenizer of 128,000 tokens is tracked without what follows from its vocabulary.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+set(tokenizer ${CMAKE_BINARY_DIR}/testdata/tokenizer/deepseek_v3_tokenizer)
+set(expand ${CMAKE_SOURCE_DIR}/tests/data/tokenizer/expand.py)
+add_custom_command(
+  OUTPUT ${tokenizer}.json
+  COMMAND ${Python3_EXECUTABLE} ${expand} ${tokenizer}_compact.json ${tokenizer}.json
+  DEPENDS ${tokenizer}_compact.json ${expand}
+  COMMENT "Expanding deepseek_v3_tokenizer.json"
+  VERBATIM)
+list(APPEND unpacked_files ${tokenizer}.json)
 add_custom_target(test_data DEPENDS ${unpacked_files})
