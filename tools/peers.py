@@ -3,8 +3,8 @@
 
   tools/peers.py [--tokens 1,16,64] [--repeats 15] [PART OF A NAME]...
 
-PyTorch: dense products in BF16 and FP8, grouped BF16 products of experts, topk, a norm. Triton: a BF16 product by its
-compiler. One JSON line each, in the form of the GPU benchmarks; a peer that is not there says "not installed". The read
+PyTorch: dense products in BF16 and FP8, grouped BF16 products of experts, attention over gathered keys, topk. Triton: a
+BF16 product, MXFP4 experts and attention over gathered keys by its compiler. One JSON line each, in the form of the GPU benchmarks; a peer that is not there says "not installed". The read
 stream of the same run is the first line. Launches are replayed in a CUDA graph; weights are rotated beyond the cache.
 """
 import argparse
@@ -33,6 +33,7 @@ class Run:
     def time_us(self, calls):
         """Microseconds of one call: a graph of all of them, over their number."""
         torch = self.torch
+        torch.cuda.synchronize()  # what the calls read was made on another stream
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for call in calls[:3]:
@@ -161,6 +162,126 @@ def triton_product(run, tokens):
         run.report(f"triton bf16 {name}", tokens, 2 * (n * k + tokens * (n + k)), 2 * tokens * n * k, calls)
 
 
+def attention_inputs(run, tokens):
+    """Queries [tokens, 64, 512], and per call a pool of keys and 640 rows of it for each token."""
+    torch = run.torch
+    q = torch.randn(tokens, 64, 512, device="cuda", dtype=torch.bfloat16)
+    pool = torch.randn(1 << 20, 512, device="cuda", dtype=torch.bfloat16)
+    rows = [torch.randint(0, pool.shape[0], (tokens, 640), device="cuda", dtype=torch.int32) for _ in range(8)]
+    return q, pool, rows, 1024 * tokens * (640 + 2 * 64), 4 * 512 * 640 * 64 * tokens
+
+
+def attention_torch(run, tokens):
+    torch = run.torch
+    name = "torch attention 640 keys"
+    if not run.wants(name):
+        return
+    q, pool, rows, num_bytes, flops = attention_inputs(run, tokens)
+
+    def attend(at):
+        keys = pool.index_select(0, at.view(-1)).view(tokens, 1, 640, 512)
+        return torch.nn.functional.scaled_dot_product_attention(q.view(tokens, 1, 64, 512), keys, keys)
+
+    run.report(name, tokens, num_bytes, flops, [lambda at=at: attend(at) for at in rows])
+
+
+def attention_triton(run, tokens):
+    name = "triton attention 640 keys"
+    if not run.wants(name):
+        return
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:
+        absent(name)
+        return
+    torch = run.torch
+
+    @triton.jit
+    def attend(q, pool, rows, y, scale, count: tl.constexpr, heads: tl.constexpr, bk: tl.constexpr):
+        token = tl.program_id(0)
+        head = tl.program_id(1) * heads + tl.arange(0, heads)
+        column = tl.arange(0, 512)
+        at = (token * 64 + head)[:, None] * 512 + column[None, :]
+        queries = tl.load(q + at)
+        most = tl.full((heads,), float("-inf"), tl.float32)
+        total = tl.zeros((heads,), tl.float32)
+        out = tl.zeros((heads, 512), tl.float32)
+        for begin in range(0, count, bk):
+            row = tl.load(rows + token * count + begin + tl.arange(0, bk)).to(tl.int64)
+            keys = tl.load(pool + row[:, None] * 512 + column[None, :])
+            logits = tl.dot(queries, tl.trans(keys)) * scale
+            new_most = tl.maximum(most, tl.max(logits, 1))
+            weights = tl.exp2(logits - new_most[:, None])
+            factor = tl.exp2(most - new_most)
+            total = total * factor + tl.sum(weights, 1)
+            out = tl.dot(weights.to(tl.bfloat16), keys, out * factor[:, None])
+            most = new_most
+        tl.store(y + at, (out / total[:, None]).to(tl.bfloat16))
+
+    q, pool, rows, num_bytes, flops = attention_inputs(run, tokens)
+    y = torch.empty_like(q)
+    scale = 1.4426950408889634 / 512 ** 0.5
+    calls = [lambda at=at: attend[(tokens, 4)](q, pool, at, y, scale, 640, 16, 32, num_warps=4, num_stages=2) for at in rows]
+    run.report(name, tokens, num_bytes, flops, calls)
+
+
+def experts_triton(run, tokens):
+    """The first product of 256 MXFP4 experts of Flash: 4,096 rows of 4,096, codes in two nibbles, a scale for 32."""
+    name = "triton mxfp4 experts fc1"
+    if not run.wants(name):
+        return
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:
+        absent(name)
+        return
+    torch = run.torch
+
+    @triton.jit
+    def decoded(code, scale):
+        exponent = (code >> 1) & 3
+        magnitude = tl.where(exponent == 0, 0.5 * (code & 1), (1.0 + 0.5 * (code & 1)) * tl.exp2(exponent.to(tl.float32) - 1.0))
+        return (tl.where(code > 7, -magnitude, magnitude) * scale).to(tl.bfloat16)
+
+    @triton.jit
+    def product(x, codes, scales, experts, rows, y, n: tl.constexpr, k: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr):
+        slot = tl.program_id(1)
+        expert = tl.load(experts + slot).to(tl.int64)
+        row = tl.load(rows + slot * 16 + tl.arange(0, 16))
+        column = tl.program_id(0) * bn + tl.arange(0, bn)
+        total = tl.zeros((16, bn), dtype=tl.float32)
+        for begin in range(0, k, bk):
+            pair = begin // 2 + tl.arange(0, bk // 2)
+            packed = tl.load(codes + (expert * n + column)[None, :] * (k // 2) + pair[:, None]).to(tl.int32)
+            scale = tl.load(scales + (expert * n + column)[None, :] * (k // 32) + (pair // 16)[:, None]).to(tl.float32)
+            scale = tl.exp2(scale - 127.0)
+            at = row[:, None] * k + 2 * pair[None, :]
+            mask = row[:, None] >= 0
+            total = tl.dot(tl.load(x + at, mask=mask, other=0.0), decoded(packed & 15, scale), total)
+            total = tl.dot(tl.load(x + at + 1, mask=mask, other=0.0), decoded(packed >> 4, scale), total)
+        tl.store(y + (slot * 16 + tl.arange(0, 16))[:, None] * n + column[None, :], total.to(tl.bfloat16))
+
+    experts, choices, n, k = 256, 6, 4096, 4096
+    codes = torch.randint(0, 256, (experts, n, k // 2), device="cuda", dtype=torch.uint8)
+    scales = torch.randint(115, 125, (experts, n, k // 32), device="cuda", dtype=torch.uint8)
+    x = torch.randn(tokens, k, device="cuda", dtype=torch.bfloat16)
+    lists = {}
+    for token in range(tokens):
+        for expert in torch.randperm(experts)[:choices].tolist():
+            lists.setdefault(expert, []).append(token)
+    slots = [(expert, lists[expert][i:i + 16]) for expert in sorted(lists) for i in range(0, len(lists[expert]), 16)]
+    ids = torch.tensor([expert for expert, _ in slots], device="cuda", dtype=torch.int32)
+    rows = torch.tensor([tokens_of + [-1] * (16 - len(tokens_of)) for _, tokens_of in slots], device="cuda", dtype=torch.int32)
+    y = torch.empty(len(slots) * 16, n, device="cuda", dtype=torch.bfloat16)
+    bits = len(lists) * n * k * 17 // 32
+    # One token's experts fit the cache: calls take others in turn.
+    turns = [(ids + 41 * turn) % experts for turn in range(8)]
+    calls = [lambda at=at: product[(n // 32, len(slots))](x, codes, scales, at, rows, y, n, k, 32, 128, num_warps=4, num_stages=4) for at in turns]
+    run.report(name, tokens, bits, 2 * tokens * choices * n * k, calls)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
@@ -180,7 +301,7 @@ def main():
     torch.manual_seed(1)
     read_stream(run)
     for tokens in (int(text) for text in arguments.tokens.split(",")):
-        for measure in (dense_bf16, dense_fp8, experts_bf16, triton_product):
+        for measure in (dense_bf16, dense_fp8, experts_bf16, experts_triton, triton_product, attention_torch, attention_triton):
             measure(run, tokens)
     selection(run)
 
