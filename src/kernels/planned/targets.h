@@ -1,6 +1,6 @@
-// The GPU generations that CUDA kernels are planned for. Each is an explicit range: a GPU outside
-// of all of them is refused, never taken for the newest known. Source of what they multiply in:
-// spec "quantization" 3.1 and 3.2, "kernels" 1.1.
+// The GPU generations that CUDA kernels are planned for, and how a planned row is made. Each is an
+// explicit range: a GPU outside of all of them is refused, never taken for the newest known. Source
+// of what they multiply in: spec "quantization" 3.1 and 3.2, "kernels" 1.1.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -25,6 +25,23 @@ constexpr bool is_known_generation(int32_t sm) {
     if (sm >= target.sm_min && sm <= target.sm_max) return true;
   }
   return false;
+}
+
+// A row that is not written, of a product and unit that its name states.
+constexpr KernelInfo planned(std::string_view name,
+                             quant::Format weight,
+                             Activation activation,
+                             const Target& target,
+                             const Limits& limits = {}) {
+  return {.name = name,
+          .op = name.starts_with("grouped_") ? Op::kGroupedMatMul : Op::kMatMul,
+          .has_weight = true,
+          .weight = weight,
+          .activation = activation,
+          .unit = name.ends_with(".simt") ? ComputeUnit::kSimt : ComputeUnit::kTensorCore,
+          .target = target,
+          .limits = limits,
+          .status = Status::kPlanned};
 }
 
 }  // namespace nibble::kernels
