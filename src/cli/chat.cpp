@@ -130,7 +130,8 @@ class Conversation final {
 
 Result<void> run_chat(const ChatFlags& flags) {
   TRY_ASSIGN(Session session, open_session(flags.model, {}));
-  if (output_is_terminal()) print_note(kernel_line(session.routed_modules));
+  if (output_is_terminal())
+    print_note(kernel_line(session.routed_modules, session.plan.options.device.info()));
   return Conversation(session, flags).run();
 }
 

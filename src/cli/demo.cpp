@@ -37,7 +37,9 @@ Result<void> run_demo(const DemoFlags& flags) {
              }));
   TRY(printer.finish());
   return write_output(
-      fmt::format("\n\n{}\n{}\n", speed_line(finish), kernel_line(session.routed_modules)));
+      fmt::format("\n\n{}\n{}\n",
+                  speed_line(finish),
+                  kernel_line(session.routed_modules, session.plan.options.device.info())));
 }
 
 }  // namespace nibble::cli

@@ -57,7 +57,7 @@ Result<void> run_generate(const GenerateFlags& flags) {
   if (!flags.raw) TRY(printer.finish());
   TRY(write_output("\n"));
   print_note(speed_line(finish));
-  print_note(kernel_line(session.routed_modules));
+  print_note(kernel_line(session.routed_modules, session.plan.options.device.info()));
   if (finish.reason == engine::FinishReason::kCancelled) {
     return Error{Errc::kCancelled, "interrupted", {}, {}};
   }

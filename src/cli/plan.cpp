@@ -75,7 +75,8 @@ std::string keys_text(const engine::Plan& plan) {
   for (const engine::PlannedOp& op : plan.ops) {
     if (op.kernel == nullptr) continue;
     if (op.name != "sparse_attention" && op.name != "indexer_score") continue;
-    text += fmt::format("keys      read by {}\n", kernels::marked_name(*op.kernel));
+    text += fmt::format("keys      read by {}\n",
+                        kernels::marked_name(*op.kernel, plan.options.device.info()));
   }
   return text;
 }
@@ -97,7 +98,9 @@ Result<std::string> explanation(const PlanTarget& target,
   for (const engine::PlannedModule& planned : plan.modules) {
     if (planned.module_class != explained.role || planned.format != explained.format) continue;
     text += fmt::format("kernel    {}\nwhy       {}\n",
-                        planned.kernel == nullptr ? "none" : kernels::marked_name(*planned.kernel),
+                        planned.kernel == nullptr
+                            ? "none"
+                            : kernels::marked_name(*planned.kernel, plan.options.device.info()),
                         planned.why);
     for (const kernels::Refusal& refusal : planned.refused) {
       text += fmt::format("refused   {}: {}\n", refusal.kernel, refusal.reason);
@@ -149,10 +152,11 @@ Result<void> run_kernels(const KernelsFlags& flags) {
   if (flags.markdown) return write_output(kernels::kernel_table_markdown());
   std::string text;
   for (const kernels::KernelInfo* kernel : kernels::all_kernels()) {
-    text += fmt::format("{:<62} {:<9} {}\n",
-                        kernel->name,
-                        kernels::status_name(kernel->status),
-                        kernel->verified.empty() ? "not run on hardware" : kernel->verified);
+    text += fmt::format(
+        "{:<62} {:<9} {}\n",
+        kernel->name,
+        kernels::status_name(kernel->status),
+        kernel->verified.where.empty() ? "not run on hardware" : kernel->verified.where);
   }
   return write_output(text);
 }

@@ -26,13 +26,13 @@ std::string model_name(const Path& model) {
 }
 
 std::vector<server::KernelSelection> kernel_selections(
-    const std::vector<models::RoutedModule>& modules) {
+    const std::vector<models::RoutedModule>& modules, const device::DeviceInfo& device) {
   std::vector<server::KernelSelection> selections;
   for (const models::RoutedModule& module : modules) {
     const auto& refused = module.route.refused;
     selections.push_back(
         {.layer_class = module.module,
-         .kernel = kernels::marked_name(*module.route.kernel),
+         .kernel = kernels::marked_name(*module.route.kernel, device),
          .reason = refused.empty()
                        ? "first choice"
                        : fmt::format("{}: {}", refused.front().kernel, refused.front().reason)});
@@ -84,7 +84,7 @@ server::ModelConfig model_config(const ServeFlags& flags, const Session& session
   server::ModelConfig config;
   config.served_names = flags.served_model_names;
   if (config.served_names.empty()) config.served_names = {model_name(flags.model.model)};
-  config.kernels = kernel_selections(session.routed_modules);
+  config.kernels = kernel_selections(session.routed_modules, session.plan.options.device.info());
   config.load_seconds = session.load_seconds;
   config.default_sampling = sampling_params(sampling, session.defaults.generation);
   if (flags.think) config.default_thinking = text::ThinkingMode::kThinking;

@@ -264,7 +264,8 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags,
   return params;
 }
 
-std::string kernel_line(const std::vector<models::RoutedModule>& modules) {
+std::string kernel_line(const std::vector<models::RoutedModule>& modules,
+                        const device::DeviceInfo& device) {
   struct Use {
     std::string kernel;
     int64_t num_weights = 0;
@@ -272,7 +273,7 @@ std::string kernel_line(const std::vector<models::RoutedModule>& modules) {
   };
   std::vector<Use> uses;
   for (const models::RoutedModule& module : modules) {
-    const std::string name = kernels::marked_name(*module.route.kernel);
+    const std::string name = kernels::marked_name(*module.route.kernel, device);
     auto it =
         std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.kernel == name; });
     if (it == uses.end()) it = uses.insert(uses.end(), {.kernel = name});

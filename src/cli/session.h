@@ -89,7 +89,8 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags,
                                        const checkpoint::GenerationConfig& defaults);
 
 // "kernels: NAME (x 12), ...": what the modules of the model run on, the largest weights first.
-std::string kernel_line(const std::vector<models::RoutedModule>& modules);
+std::string kernel_line(const std::vector<models::RoutedModule>& modules,
+                        const device::DeviceInfo& device);
 // "9 prompt tokens at 3012 tok/s, 48 generated tokens at 401 tok/s"
 std::string speed_line(const engine::Finish& finish);
 

@@ -99,12 +99,17 @@ TEST(Session, AllocatesWhatItsPlanCounts) {
 
 TEST(Session, SumsUpKernelsByWeight) {
   const kernels::KernelInfo small{.name = "small"};
-  const kernels::KernelInfo large{.name = "large", .verified = "a device"};
+  const kernels::KernelInfo large{.name = "large", .verified = {"an H200", 90}};
   std::vector<models::RoutedModule> modules(3);
   modules[0] = {.module = "a", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
   modules[1] = {.module = "b", .n = 100, .k = 10, .route = {.kernel = &large, .refused = {}}};
   modules[2] = {.module = "c", .n = 10, .k = 10, .route = {.kernel = &small, .refused = {}}};
-  EXPECT_EQ(kernel_line(modules), "kernels: large, small (not run on hardware) (x 2)");
+  device::DeviceInfo gpu{.kind = device::DeviceKind::kCuda, .sm = 90};
+  EXPECT_EQ(kernel_line(modules, gpu), "kernels: large, small (not run on hardware) (x 2)");
+  gpu.sm = 120;
+  EXPECT_EQ(kernel_line(modules, gpu),
+            "kernels: large (not run on hardware of sm_120, only on an H200), small (not run on "
+            "hardware) (x 2)");
 }
 
 TEST(Session, ReportsSpeed) {

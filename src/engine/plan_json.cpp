@@ -31,7 +31,7 @@ Value refused_json(const std::vector<kernels::Refusal>& refused) {
 }
 
 // kernel, unit, status and verified of a record; null where there is none.
-void add_kernel(Object& object, const kernels::KernelInfo* kernel) {
+void add_kernel(Object& object, const kernels::KernelInfo* kernel, const Plan& plan) {
   if (kernel == nullptr) {
     for (const char* key : {"kernel", "unit", "status", "verified"}) object.set(key, Value());
     return;
@@ -40,18 +40,18 @@ void add_kernel(Object& object, const kernels::KernelInfo* kernel) {
   object.set("unit", text(kernels::unit_name(kernel->unit)));
   object.set("activation", text(kernels::activation_name(kernel->activation)));
   object.set("status", text(kernels::status_name(kernel->status)));
-  object.set("verified",
-             kernel->verified.empty() ? text("not run on hardware") : text(kernel->verified));
+  const std::string mark = kernels::hardware_mark(*kernel, plan.options.device.info());
+  object.set("verified", mark.empty() ? text(kernel->verified.where) : Value(mark));
 }
 
-Value module_json(const PlannedModule& module) {
+Value module_json(const PlannedModule& module, const Plan& plan) {
   Object object = make_object({{"class", module.module_class}});
   Array layers;
   for (const int32_t layer : module.layers) layers.emplace_back(layer);
   object.set("layers", std::move(layers));
   object.set("format", module.format);
   object.set("evidence", module.evidence);
-  add_kernel(object, module.kernel);
+  add_kernel(object, module.kernel, plan);
   Array by_rows;
   for (const kernels::KernelInfo* kernel : module.by_rows) by_rows.emplace_back(text(kernel->name));
   object.set("kernels_by_rows", std::move(by_rows));
@@ -175,11 +175,11 @@ Value forced_json(const Plan& plan) {
 json::Value plan_json(const Plan& plan) {
   const PlanOptions& o = plan.options;
   Array modules;
-  for (const PlannedModule& module : plan.modules) modules.push_back(module_json(module));
+  for (const PlannedModule& module : plan.modules) modules.push_back(module_json(module, plan));
   Array ops;
   for (const PlannedOp& op : plan.ops) {
     Object object = make_object({{"op", op.name}});
-    add_kernel(object, op.kernel);
+    add_kernel(object, op.kernel, plan);
     object.set("refused", refused_json(op.refused));
     ops.emplace_back(std::move(object));
   }

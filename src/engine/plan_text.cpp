@@ -76,12 +76,12 @@ void append_diagnostics(std::string& out, const Plan& plan) {
   }
 }
 
-std::string kernel_status(const kernels::KernelInfo& kernel) {
+std::string kernel_status(const kernels::KernelInfo& kernel, const Plan& plan) {
+  const std::string mark = kernels::hardware_mark(kernel, plan.options.device.info());
   return fmt::format("{}, {}, {}",
                      kernels::unit_name(kernel.unit),
                      kernels::status_name(kernel.status),
-                     kernel.verified.empty() ? std::string("not run on hardware")
-                                             : fmt::format("verified on {}", kernel.verified));
+                     mark.empty() ? fmt::format("verified on {}", kernel.verified.where) : mark);
 }
 
 // "wq_a [1024, 4096] x 43, wkv [512, 4096] x 43"
@@ -132,14 +132,14 @@ void append_forced(std::string& out, const Plan& plan) {
 }
 
 // The kernels for other numbers of rows.
-void append_other_ranges(std::string& out, const PlannedModule& module) {
+void append_other_ranges(std::string& out, const PlannedModule& module, const Plan& plan) {
   for (const kernels::KernelInfo* kernel : module.by_rows) {
     if (kernel == module.kernel) continue;
     const int64_t m_max = kernel->limits.m_max;
     out += fmt::format("       {}: {} ({})\n",
                        m_max == 0 ? "more tokens" : fmt::format("up to {} tokens", m_max),
                        kernel->name,
-                       kernel_status(*kernel));
+                       kernel_status(*kernel, plan));
   }
 }
 
@@ -162,8 +162,9 @@ void append_modules(std::string& out, const Plan& plan) {
     }
     out += fmt::format("    {}\n", escape_for_display(module.evidence));
     if (module.kernel != nullptr) {
-      out += fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel));
-      append_other_ranges(out, module);
+      out +=
+          fmt::format("    -> {} ({})\n", module.kernel->name, kernel_status(*module.kernel, plan));
+      append_other_ranges(out, module, plan);
     }
     out += fmt::format("    why: {}\n", module.why);
     append_refused(out, module);
@@ -171,10 +172,11 @@ void append_modules(std::string& out, const Plan& plan) {
   if (plan.ops.empty()) return;
   out += "\nOther kernels\n";
   for (const PlannedOp& op : plan.ops) {
-    out += op.kernel == nullptr
-               ? fmt::format("  {:<20} none\n", op.name)
-               : fmt::format(
-                     "  {:<20} {} ({})\n", op.name, op.kernel->name, kernel_status(*op.kernel));
+    out += op.kernel == nullptr ? fmt::format("  {:<20} none\n", op.name)
+                                : fmt::format("  {:<20} {} ({})\n",
+                                              op.name,
+                                              op.kernel->name,
+                                              kernel_status(*op.kernel, plan));
   }
 }
 
@@ -395,7 +397,7 @@ void append_expert_kernel(std::string& out, const Plan& plan) {
   const std::string kernel =
       experts->kernel == nullptr
           ? "none"
-          : fmt::format("{} ({})", experts->kernel->name, kernel_status(*experts->kernel));
+          : fmt::format("{} ({})", experts->kernel->name, kernel_status(*experts->kernel, plan));
   out += fmt::format("{} -> {}: {}\n", experts->format, kernel, experts->why);
   append_refused(out, *experts);
 }
@@ -442,11 +444,12 @@ std::string short_plan_text(const Plan& plan) {
                                 o.concurrency,
                                 o.concurrency == 1 ? "" : "s");
   for (const WeightUse& use : weight_uses(plan)) {
+    const std::string mark = kernels::hardware_mark(*use.kernel, o.device.info());
     out += fmt::format("  {:<17} {} ({}{}: {}) for {}\n",
                        use.format,
                        use.kernel->name,
                        kernels::unit_name(use.kernel->unit),
-                       use.kernel->verified.empty() ? ", not run on hardware" : "",
+                       mark.empty() ? "" : ", " + mark,
                        use.why,
                        fmt::join(use.classes, ", "));
   }

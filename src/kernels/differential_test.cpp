@@ -96,7 +96,7 @@ TEST(PlannedKernels, AreRefusedForExecution) {
   for (const KernelInfo* row : all_kernels()) {
     if (row->status != Status::kPlanned) continue;
     EXPECT_TRUE(std::holds_alternative<std::monostate>(row->launch)) << row->name;
-    EXPECT_TRUE(row->verified.empty()) << row->name;
+    EXPECT_TRUE(row->verified.where.empty()) << row->name;
     device::DeviceInfo device;
     device.kind = row->target.kind;
     device.sm = row->target.sm_min;

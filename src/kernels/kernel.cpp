@@ -1,6 +1,7 @@
 #include "kernels/kernel.h"
 
 #include "device/emulated_gpu.h"
+#include "kernels/planned/targets.h"
 
 namespace nibble::kernels {
 
@@ -119,6 +120,22 @@ std::string target_name(const Target& target) {
   if (target.sm_max == device::kEmulatedSm) return "emulated GPU";
   const std::string lowest = "sm_" + std::to_string(target.sm_min);
   return target.sm_max == target.sm_min ? lowest : lowest + " to " + std::to_string(target.sm_max);
+}
+
+namespace {
+
+bool is_of_generation(const HardwareRun& run, const device::DeviceInfo& device) {
+  return run.sm == 0 || generation_of(run.sm) == generation_of(device.sm);
+}
+
+}  // namespace
+
+std::string hardware_mark(const KernelInfo& kernel, const device::DeviceInfo& device) {
+  const HardwareRun& run = kernel.verified;
+  if (run.where.empty()) return "not run on hardware";
+  if (is_of_generation(run, device)) return "";
+  return "not run on hardware of sm_" + std::to_string(device.sm) + ", only on " +
+         std::string(run.where);
 }
 
 }  // namespace nibble::kernels

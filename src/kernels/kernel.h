@@ -146,6 +146,12 @@ using Launch = std::variant<std::monostate,
                             Launcher<DeviceJoinMtpArgs>,
                             Launcher<DeviceSampleArgs>>;
 
+// Where and when a kernel ran.
+struct HardwareRun {
+  std::string_view where = {};  // "NVIDIA H200, 2026-12-01"; empty: nowhere
+  int32_t sm = 0;               // of a GPU
+};
+
 struct KernelInfo {
   std::string_view
       name;  // op.weight.activation.target.unit[.variant]; parts that do not apply are left out
@@ -181,12 +187,17 @@ struct KernelInfo {
   bool is_batch_invariant = true;
   bool has_clamp = true;  // SwiGLU and what is fused with it: honours swiglu_limit
   Status status = Status::kRuns;
-  std::string_view verified = {};  // device and date, or empty: not run on hardware
+  HardwareRun verified = {};
   Launch launch = {};
 };
 
 // A row of the scalar reference: obviously right, and slow.
 bool is_reference(const KernelInfo& kernel);
+
+// What a plan for `device` shows behind a kernel that has not run on its generation: "not run on
+// hardware", or, of one that ran elsewhere, "not run on hardware of sm_100, only on NVIDIA H200,
+// 2026-12-01". Empty where it has; what ran on one CPU has run on all.
+std::string hardware_mark(const KernelInfo& kernel, const device::DeviceInfo& device);
 
 // What has to be computed. Ops without weights put their row width (norms: features, attention:
 // head_dim, expert choice: experts) in k and how many rows belong together (attention: heads,

@@ -51,7 +51,7 @@ std::string table_row(const KernelInfo& kernel) {
       limits_text(kernel.limits),
       std::string(layout_name(kernel.layout)),
       status_text(kernel),
-      kernel.verified.empty() ? "not run" : std::string(kernel.verified),
+      kernel.verified.where.empty() ? "not run" : std::string(kernel.verified.where),
   };
   std::string row = "|";
   for (const std::string& cell : cells) row += " " + cell + " |";

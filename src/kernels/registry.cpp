@@ -30,8 +30,9 @@ std::vector<const KernelInfo*> all_kernels() {
   return kernels;
 }
 
-std::string marked_name(const KernelInfo& kernel) {
-  return std::string(kernel.name) + (kernel.verified.empty() ? " (not run on hardware)" : "");
+std::string marked_name(const KernelInfo& kernel, const device::DeviceInfo& device) {
+  const std::string mark = hardware_mark(kernel, device);
+  return std::string(kernel.name) + (mark.empty() ? "" : " (" + mark + ")");
 }
 
 }  // namespace nibble::kernels

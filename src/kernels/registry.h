@@ -11,7 +11,7 @@
 namespace nibble::kernels {
 
 // Where the differential test last ran every CPU row.
-inline constexpr std::string_view kCpuVerified = "AMD EPYC (Zen 5), 2026-11-29";
+inline constexpr HardwareRun kCpuVerified = {.where = "AMD EPYC (Zen 5), 2026-11-29"};
 
 std::span<const KernelInfo> cpu_avx512_bf16_matmul_kernels();
 std::span<const KernelInfo> cpu_avx512_matmul_kernels();
@@ -31,8 +31,8 @@ std::span<const KernelInfo> reference_device_matmul_kernels();
 std::span<const KernelInfo> reference_device_attention_kernels();
 std::span<const KernelInfo> reference_device_ops_kernels();
 
-// The record's name; "NAME (not run on hardware)" for one that was never verified.
-std::string marked_name(const KernelInfo& kernel);
+// The record's name, with what hardware_mark() says.
+std::string marked_name(const KernelInfo& kernel, const device::DeviceInfo& device);
 
 // The text of docs/kernel-table.md: every record as a row of a Markdown table.
 std::string kernel_table_markdown();

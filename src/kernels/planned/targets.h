@@ -20,12 +20,14 @@ inline constexpr Target kSm110 = {.kind = device::DeviceKind::kCuda, .sm_min = 1
 // RTX 50, RTX PRO 6000, GB10 (sm_120f): mma.sync with block scales, 99 KiB of shared memory.
 inline constexpr Target kSm120 = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
 
-constexpr bool is_known_generation(int32_t sm) {
+// By its first member; 0: none of them.
+constexpr int32_t generation_of(int32_t sm) {
   for (const Target& target : {kSm80, kSm89, kSm90, kSm100, kSm110, kSm120}) {
-    if (sm >= target.sm_min && sm <= target.sm_max) return true;
+    if (sm >= target.sm_min && sm <= target.sm_max) return target.sm_min;
   }
-  return false;
+  return 0;
 }
+constexpr bool is_known_generation(int32_t sm) { return generation_of(sm) != 0; }
 
 // A row that is not written, of a product and unit that its name states.
 constexpr KernelInfo planned(std::string_view name,

@@ -10,7 +10,7 @@ namespace {
 using quant::Format;
 
 // Where tests/cuda last passed, with memcheck on small shapes.
-constexpr std::string_view kVerified = "NVIDIA H200, 2026-11-30";
+constexpr HardwareRun kVerified = {.where = "NVIDIA H200, 2026-11-30", .sm = 90};
 
 constexpr Target since(int32_t sm) {
   return {.kind = device::DeviceKind::kCuda, .sm_min = sm, .sm_max = kSm120.sm_max};

@@ -9,7 +9,7 @@ namespace {
 using quant::Format;
 
 // Where tests/cuda passed, under memcheck, initcheck and racecheck, too.
-constexpr std::string_view kSanitized = "NVIDIA H200, 2026-12-01";
+constexpr HardwareRun kSanitized = {.where = "NVIDIA H200, 2026-12-01", .sm = 90};
 
 // What one token's experts have beside them.
 constexpr std::string_view kBeside = "matmul.fp8_block128x128.fp8.sm_90.tensor_core.decode";
