@@ -86,6 +86,7 @@ struct PlannedModule {
 struct PlannedOp {
   std::string name;  // "sparse_attention"
   const kernels::KernelInfo* kernel = nullptr;
+  std::string why;  // where another generation has a kernel of its own; else empty
   std::vector<kernels::Refusal> refused;
 };
 

@@ -180,6 +180,7 @@ json::Value plan_json(const Plan& plan) {
   for (const PlannedOp& op : plan.ops) {
     Object object = make_object({{"op", op.name}});
     add_kernel(object, op.kernel, plan);
+    object.set("why", op.why);
     object.set("refused", refused_json(op.refused));
     ops.emplace_back(std::move(object));
   }

@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "engine/plan_parts.h"
+#include "kernels/planned/targets.h"
 #include "models/deepseek_v4/gpu/ops.h"
 #include "models/deepseek_v4/numerics.h"
 #include "models/deepseek_v4/ops.h"
@@ -98,6 +99,23 @@ bool is_on_target(const KernelInfo& kernel, const device::DeviceInfo& device) {
   return device.sm >= kernel.target.sm_min && device.sm <= kernel.target.sm_max;
 }
 
+// Why a kernel for every generation, where others have rows of their own; else empty.
+std::string portable_note(const kernels::Route& route, const device::DeviceInfo& device) {
+  const kernels::Target& target = route.kernel->target;
+  const bool is_portable =
+      target.kind == device::DeviceKind::kCuda &&
+      kernels::generation_of(target.sm_min) != kernels::generation_of(target.sm_max);
+  const bool is_chosen =
+      std::any_of(route.refused.begin(), route.refused.end(), [](const kernels::Refusal& refusal) {
+        return refusal.cause == kernels::Cause::kOption;
+      });
+  if (!is_portable || is_chosen || route.refused.empty()) return "";
+  return fmt::format(
+      "no row of its own for sm_{} takes it: portable {}",
+      device.sm,
+      route.kernel->unit == kernels::ComputeUnit::kTensorCore ? "mma.sync" : "CUDA cores");
+}
+
 const KernelInfo* find_kernel(std::string_view name) {
   for (const KernelInfo* kernel : kernels::all_kernels()) {
     if (kernel->name == name) return kernel;
@@ -174,6 +192,7 @@ class ModulePlanner final {
     std::vector<kernels::Refusal> refused;
     std::vector<kernels::Refusal> better;
     const KernelInfo* unforced = nullptr;
+    std::string note;
   };
   using ChoiceKey = std::tuple<Op, std::string, Activation, int64_t, int64_t>;
 
@@ -212,6 +231,7 @@ class ModulePlanner final {
       entry.planned.refused = choice.refused;
       entry.planned.better = choice.better;
       entry.planned.unforced = choice.unforced;
+      entry.planned.why = choice.note;
     }
   }
 
@@ -265,6 +285,7 @@ class ModulePlanner final {
       choice.kernel = route.kernel;
       choice.better = better_refusals(route, device_);
       choice.refused = route.refused;
+      choice.note = portable_note(route, device_);
       choice.unforced = unforced_kernel(problem, *choice.kernel);
       for (const kernels::RangedRoute& ranged : *routes) {
         choice.by_rows.push_back(ranged.route.kernel);
@@ -338,16 +359,17 @@ class ModulePlanner final {
                     fix));
   }
 
-  // Resident bytes on one device.
+  // Resident bytes on one device: GPUs keep what is stored, but rows have a scale in f32 per group.
   int64_t device_bytes(const DetectedModule& module, const KernelInfo* kernel) const {
-    int64_t bytes = module.num_bytes;
-    if (plan_.options.device.kind == device::DeviceKind::kCpu) bytes = host_bytes(module, kernel);
+    const bool is_host = plan_.options.device.kind == device::DeviceKind::kCpu;
+    const bool has_rows = kernel != nullptr && kernel->layout == kernels::PackedLayout::kRowMajor;
+    const int64_t bytes = is_host || has_rows ? packed_bytes(module, kernel) : module.num_bytes;
     const int32_t shares = num_shares(spread_of(module), plan_.options);
     return (bytes + shares - 1) / shares;
   }
 
   // Weights in the layout that the kernel names; parameters become f32, expert tables i32.
-  static int64_t host_bytes(const DetectedModule& module, const KernelInfo* kernel) {
+  static int64_t packed_bytes(const DetectedModule& module, const KernelInfo* kernel) {
     const std::optional<quant::Format> format = quant::format_of(module.scheme);
     if (kernel != nullptr && kernel->has_weight && format) {
       const DType scale = quant::format_info(*format).has_scales()
@@ -412,8 +434,10 @@ class ModulePlanner final {
     if (planned.kernel == nullptr) {
       planned.why = "no kernel takes it";
     } else {
-      planned.why = fmt::format("first record for {} that takes it",
-                                kernels::target_name(planned.kernel->target));
+      if (planned.why.empty()) {
+        planned.why = fmt::format("first record for {} that takes it",
+                                  kernels::target_name(planned.kernel->target));
+      }
       const std::string note =
           widened_note(*planned.kernel, entry.activation, entry.kind, device_.sm);
       if (!note.empty()) planned.why += "; " + note;
@@ -542,6 +566,7 @@ namespace {
 void add_op(const kernels::Route& route, Plan& plan) {
   plan.ops.push_back({.name = std::string(kernels::op_name(route.kernel->op)),
                       .kernel = route.kernel,
+                      .why = portable_note(route, plan.options.device.info()),
                       .refused = route.refused});
 }
 

@@ -329,6 +329,73 @@ TEST(PlanKernels, OfEachMachine) {
   }
 }
 
+// Whatever the model, the format and the generation, down to its shared memory.
+TEST(PlanKernels, MultiplyOnTensorCoresOfEveryGpu) {
+  constexpr const char* kInt4 =
+      R"(,"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{"targets":["re:.*ffn\\.experts\\..*"],"weights":{"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32}}},"ignore":[]})";
+  for (V4Shape shape : {quant::v4_flash(), quant::v4_pro()}) {
+    shape.experts = 8;
+    shape.layers = 8;
+    const V4Options bf16{.linears = V4Weights::kBf16,
+                         .experts = V4Weights::kBf16,
+                         .draft_experts = V4Weights::kBf16};
+    const std::pair<std::string, checkpoint::ModelDescription> models[] = {
+        {"mxfp4", v4(shape, {})},
+        {"nvfp4", form_b(shape)},
+        {"int4_g32",
+         v4(shape,
+            {.linears = V4Weights::kBf16, .experts = V4Weights::kInt4, .draft = V4Draft::kNone},
+            kInt4)},
+        {"bf16", v4(shape, bf16, "")}};
+    for (const auto& [format, model] : models) {
+      for (const DeviceSheet& sheet : device_sheets()) {
+        if (sheet.kind == device::DeviceKind::kCpu) continue;
+        const Plan plan = make_plan(model, {}, on(sheet.name));
+        EXPECT_THAT(codes_of(plan, quant::Severity::kError), IsEmpty()) << sheet.name;
+        EXPECT_EQ(module_of(plan, "routed_experts").format, format);
+        const auto expect_tensor_cores = [&](const kernels::KernelInfo& kernel) {
+          EXPECT_EQ(kernel.unit, kernels::ComputeUnit::kTensorCore) << kernel.name;
+          EXPECT_NE(kernel.status, kernels::Status::kPlanned) << kernel.name;
+        };
+        for (const PlannedModule& module : plan.modules) {
+          if (!module.kernel->has_weight) continue;
+          for (const kernels::KernelInfo* kernel : module.by_rows) expect_tensor_cores(*kernel);
+          EXPECT_FALSE(module.by_rows.empty()) << module.module_class;
+        }
+        for (const PlannedOp& op : plan.ops) {
+          EXPECT_NE(op.kernel->status, kernels::Status::kPlanned) << op.name;
+          if (op.name == "sparse_attention" || op.name == "indexer_score") {
+            expect_tensor_cores(*op.kernel);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanKernels, PortableOnesSayWhy) {
+  const Plan b200 = make_plan(flash(), {}, on("b200"));
+  const std::string why = "no row of its own for sm_100 takes it: portable mma.sync";
+  for (const char* name : {"routed_experts", "attention", "router", "lm_head"}) {
+    EXPECT_EQ(module_of(b200, name).why, why) << name;
+  }
+  // Rows have a scale in f32 for 32 weights of half a byte.
+  const PlannedModule& experts = module_of(b200, "routed_experts");
+  EXPECT_EQ(experts.bytes_per_device, experts.bytes / 17 * 20);
+  const Plan rtx = make_plan(flash(), {}, on("rtx-pro-6000"));
+  EXPECT_EQ(module_of(rtx, "routed_experts").why, "first record for sm_120 to 121 that takes it");
+  EXPECT_THAT(module_of(rtx, "lm_head").why, HasSubstr("row of its own for sm_120"));
+  for (const PlannedOp& op : rtx.ops) {
+    const bool has_others =
+        op.name == "sparse_attention" || op.name == "indexer_score" || op.name == "top_k";
+    EXPECT_EQ(op.why.find("row of its own for sm_120") != std::string::npos, has_others) << op.name;
+  }
+  EXPECT_THAT(plan_text(rtx), HasSubstr(", only on NVIDIA H200, 2026-11-30): no row of its own"));
+  for (const PlannedModule& module : make_plan(flash(), {}, on("h200")).modules) {
+    EXPECT_THAT(module.why, Not(HasSubstr("portable"))) << module.module_class;
+  }
+}
+
 // B10: FP8 and MXFP4 on a GPU without either.
 TEST(PlanKernels, AmpereWidensAndSaysSoB10) {
   const Plan plan = make_plan(flash(), {}, on("a100", 4));

@@ -173,10 +173,11 @@ void append_modules(std::string& out, const Plan& plan) {
   out += "\nOther kernels\n";
   for (const PlannedOp& op : plan.ops) {
     out += op.kernel == nullptr ? fmt::format("  {:<20} none\n", op.name)
-                                : fmt::format("  {:<20} {} ({})\n",
+                                : fmt::format("  {:<20} {} ({}){}\n",
                                               op.name,
                                               op.kernel->name,
-                                              kernel_status(*op.kernel, plan));
+                                              kernel_status(*op.kernel, plan),
+                                              op.why.empty() ? "" : ": " + op.why);
   }
 }
 

@@ -167,7 +167,7 @@ inline V4Shape v4_small() {
           .hash_layers = 1};
 }
 
-enum class V4Weights { kFp8Block, kFp8BlockF32, kFp8Block32, kMxfp4, kNvfp4, kBf16 };
+enum class V4Weights { kFp8Block, kFp8BlockF32, kFp8Block32, kMxfp4, kNvfp4, kInt4, kBf16 };
 enum class V4Draft { kNone, kMtp, kDspark };
 
 struct V4Options {
@@ -212,6 +212,8 @@ class V4Fixture final {
         return f_.mxfp4_native(m, n, k);
       case V4Weights::kNvfp4:
         return f_.nvfp4_modelopt(m, n, k);
+      case V4Weights::kInt4:
+        return f_.int4_ct(m, n, k);
       case V4Weights::kBf16:
         return f_.dense(m, n, k);
     }

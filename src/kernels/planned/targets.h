@@ -20,6 +20,9 @@ inline constexpr Target kSm110 = {.kind = device::DeviceKind::kCuda, .sm_min = 1
 // RTX 50, RTX PRO 6000, GB10 (sm_120f): mma.sync with block scales, 99 KiB of shared memory.
 inline constexpr Target kSm120 = {.kind = device::DeviceKind::kCuda, .sm_min = 120, .sm_max = 121};
 
+// Shared memory that a block gets on all of these, 99 KiB at least.
+inline constexpr int64_t kLeastSharedBytes = 96 << 10;
+
 // By its first member; 0: none of them.
 constexpr int32_t generation_of(int32_t sm) {
   for (const Target& target : {kSm80, kSm89, kSm90, kSm100, kSm110, kSm120}) {

@@ -17,9 +17,6 @@ constexpr Target since(int32_t sm) {
 }
 constexpr std::array<int32_t, 6> kSlotRows = {1, 8, 16, 32, 64, 128};
 
-// Most GPUs since sm_80 give a block 99 KiB of shared memory.
-constexpr int64_t kSharedBytes = 96 << 10;
-
 constexpr KernelInfo product(std::string_view name,
                              Op op,
                              Format weight,
@@ -36,7 +33,7 @@ constexpr KernelInfo product(std::string_view name,
   info.unit = weight == Format::kF32 ? ComputeUnit::kSimt : ComputeUnit::kTensorCore;
   info.target = since(sm_min);
   info.limits = {.k_multiple = k_multiple,
-                 .shared_bytes = weight == Format::kF32 ? 0 : kSharedBytes};
+                 .shared_bytes = weight == Format::kF32 ? 0 : kLeastSharedBytes};
   info.layout = PackedLayout::kRowMajor;
   info.x_form = form;
   if (op == Op::kGroupedMatMul) info.slot_rows = kSlotRows;
@@ -51,21 +48,21 @@ constexpr KernelInfo product(std::string_view name,
 constexpr KernelInfo kTable[] = {
     {.name = "sparse_attention.bf16.sm_80.tensor_core", .op = Op::kSparseAttention,
      .activation = Activation::kBf16, .unit = ComputeUnit::kTensorCore, .target = since(80),
-     .limits = {.k_multiple = 16, .k_max = 512, .shared_bytes = kSharedBytes},
+     .limits = {.k_multiple = 16, .k_max = 512, .shared_bytes = kLeastSharedBytes},
      .status = Status::kCompiled, .verified = kVerified},
     {.name = "sparse_attention.fp8_keys.bf16.sm_80.tensor_core", .op = Op::kSparseAttention,
      .activation = Activation::kBf16, .keys = KeyForm::kFp8, .unit = ComputeUnit::kTensorCore,
      .target = since(80),
-     .limits = {.k_multiple = 16, .k_max = 512, .shared_bytes = kSharedBytes},
+     .limits = {.k_multiple = 16, .k_max = 512, .shared_bytes = kLeastSharedBytes},
      .status = Status::kCompiled, .verified = kVerified},
     {.name = "indexer_score.bf16.sm_80.tensor_core", .op = Op::kIndexerScore,
      .activation = Activation::kBf16, .unit = ComputeUnit::kTensorCore, .target = since(80),
-     .limits = {.n_max = 64, .k_multiple = 16, .k_max = 240, .shared_bytes = kSharedBytes},
+     .limits = {.n_max = 64, .k_multiple = 16, .k_max = 240, .shared_bytes = kLeastSharedBytes},
      .status = Status::kCompiled, .verified = kVerified},
     {.name = "indexer_score.fp8_keys.bf16.sm_80.tensor_core", .op = Op::kIndexerScore,
      .activation = Activation::kBf16, .keys = KeyForm::kFp8, .unit = ComputeUnit::kTensorCore,
      .target = since(80),
-     .limits = {.n_max = 64, .k_multiple = 16, .k_max = 240, .shared_bytes = kSharedBytes},
+     .limits = {.n_max = 64, .k_multiple = 16, .k_max = 240, .shared_bytes = kLeastSharedBytes},
      .status = Status::kCompiled, .verified = kVerified},
     {.name = "top_k.sm_80.simt", .op = Op::kTopK, .unit = ComputeUnit::kSimt,
      .target = since(80), .status = Status::kCompiled, .verified = kVerified},

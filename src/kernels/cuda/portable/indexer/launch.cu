@@ -11,13 +11,14 @@
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/portable/indexer/launch.h"
 #include "kernels/cuda/portable/keys.cuh"
+#include "kernels/planned/targets.h"
 #include "quant/fp8_key.h"
 
 namespace nibble::kernels::cuda {
 namespace {
 
 constexpr int kIndexerWarps = 8, kIndexerTile = 16;  // entries
-constexpr int kIndexerMaxWidth = 240;
+constexpr int kIndexerMaxWidth = 240, kIndexerMaxHeads = 64;
 
 // DeviceIndexerScoreArgs as the kernel takes them.
 struct PortableIndexerParams {
@@ -158,6 +159,7 @@ int row_bytes(const DeviceIndexerScoreArgs& args) {
 Result<void> launch_portable_indexer_score(const DeviceIndexerScoreArgs& args,
                                            device::Stream& stream) {
   DCHECK(args.width % 16 == 0 && args.width <= kIndexerMaxWidth) << args.width;
+  static_assert(IndexerLayout(kIndexerMaxWidth, kIndexerMaxHeads).bytes <= kLeastSharedBytes);
   if (args.m == 0 || args.columns == 0) return {};
   constexpr int64_t kEntries = kIndexerWarps * kIndexerTile, kBlocksPerUnit = 2;
   const auto blocks =

@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/portable/matmul/kernel.cuh"
 #include "kernels/cuda/portable/matmul/params.h"
+#include "kernels/planned/targets.h"
 
 namespace nibble::kernels::cuda {
 
@@ -18,6 +19,7 @@ Result<void> launch_tile(MatMulParams params,
                          bool is_dependent,
                          device::Stream& stream) {
   using Tile = MatMulTile<Weights, Activations, kTilesM, kTilesN>;
+  static_assert(Tile::kBytes <= kLeastSharedBytes);
   params.tile_rows = params.swiglu ? Tile::kRows / 2 : Tile::kRows;
   params.row_tiles = ceil_div(params.rows_per_part, params.tile_rows);
   params.column_tiles = ceil_div(columns, Tile::kColumns);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/portable/sparse_attention/kernel.cuh"
 #include "kernels/cuda/portable/sparse_attention/launch.h"
+#include "kernels/planned/targets.h"
 #include "quant/fp8_key.h"
 
 namespace nibble::kernels::cuda {
@@ -32,6 +33,7 @@ Result<void> launch_portable_sparse_attention(const DeviceSparseAttentionArgs& a
                                               device::Stream& stream) {
   DCHECK(args.head_dim % 16 == 0 && args.head_dim <= kPortableAttentionWidth) << args.head_dim;
   if (args.m == 0) return {};
+  static_assert(PortableAttentionLayout(kPortableAttentionWidth).bytes <= kLeastSharedBytes);
   constexpr float kLog2E = 1.4426950408889634f;
   const int32_t head_tiles = ceil_div(args.heads, kPortableAttentionHeads);
   const PortableAttentionParams params{.q = static_cast<const uint8_t*>(args.q),
