@@ -13,6 +13,7 @@
 
 #include "cuda/cuda_bench.h"
 #include "device/cuda.h"
+#include "kernels/cuda/portable/sparse_attention/launch.h"
 #include "kernels/cuda/sm90/indexer/launch.h"
 #include "kernels/cuda/sm90/sparse_attention/launch.h"
 #include "kernels/cuda/sm90/top_k/launch.h"
@@ -134,7 +135,10 @@ std::vector<int32_t> entry_rows(size_t tokens, int32_t count, std::mt19937& rand
 struct AttentionShape {
   int32_t tokens, window, entries;
 };
+// Stands for the portable kernel.
+constexpr SparseAttentionShape kPortable = {};
 std::string name_of(const SparseAttentionShape& shape) {
+  if (&shape == &kPortable) return "_portable";
   const bool is_cluster = shape.kernel == SparseAttentionShape::Kernel::kCluster;
   return fmt::format("_{}{}", is_cluster ? "cluster" : "splits", shape.splits);
 }
@@ -157,7 +161,7 @@ Result<void> measure_attention(device::Device& device,
   TRY_ASSIGN(int32_t* const entry_counts,
              arena.upload(std::vector<int32_t>(tokens, shape.entries)));
   const int64_t out_width = kHeads * kWidth;
-  std::byte* const out = arena.take(fp8_blocks_bytes(shape.tokens, out_width));
+  std::byte* const out = arena.take(2 * fp8_blocks_bytes(shape.tokens, out_width));
   std::vector<int32_t> positions(tokens);
   std::iota(positions.begin(), positions.end(), 5000);
   TRY_ASSIGN(int32_t* const device_positions, arena.upload(positions));
@@ -182,7 +186,7 @@ Result<void> measure_attention(device::Device& device,
                                          forced == nullptr ? "" : name_of(*forced));
     if (!run.wants(what)) continue;
     const auto step = [&](int32_t i) -> Result<void> {
-      const DeviceSparseAttentionArgs args{
+      DeviceSparseAttentionArgs args{
           .q = has_sums ? nullptr : device_q,
           .q_sums = {.data = q_sums},
           .eps = 1e-6f,
@@ -206,6 +210,10 @@ Result<void> measure_attention(device::Device& device,
           .heads = kHeads,
           .num_units = device.info().num_units,
           .is_dependent = true};
+      if (forced == &kPortable) {
+        args.out = {.bf16 = out};
+        return launch_portable_sparse_attention(args, device.stream());
+      }
       return forced == nullptr
                  ? launch_sparse_attention_sm90(args, device.stream())
                  : launch_sparse_attention_sm90_shaped(args, *forced, device.stream());
@@ -240,6 +248,7 @@ Result<void> measure_all_attention(device::Device& device, const Run& run, const
   for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
     for (const int32_t tokens : {1, 2, 4, 16, 64, 256}) {
       TRY(measure_attention(device, run, pool, dtype, {tokens, 128, 512}, nullptr));
+      TRY(measure_attention(device, run, pool, dtype, {tokens, 128, 512}, &kPortable));
     }
     TRY(measure_attention(device, run, pool, dtype, {1, 128, 0}, nullptr));
     TRY(measure_attention(device, run, pool, dtype, {1, 128, 1024}, nullptr));

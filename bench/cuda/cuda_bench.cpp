@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <random>
 
 #include "base/checked_math.h"
 #include "device/cuda.h"
@@ -14,6 +15,12 @@ namespace {
 
 constexpr int32_t kRepeats = 15, kWarmUp = 3;
 constexpr int64_t kReadBytes = int64_t{8} << 30;  // at least, to measure the read stream
+
+bool are_named(const std::vector<std::string>& names, std::string_view what) {
+  return names.empty() || std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+           return what.find(name) != std::string_view::npos;
+         });
+}
 
 }  // namespace
 
@@ -66,11 +73,7 @@ Result<Run> Run::start(device::Device& device,
   return run;
 }
 
-bool Run::wants(std::string_view what) const {
-  return names_.empty() || std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
-           return what.find(name) != std::string_view::npos;
-         });
-}
+bool Run::wants(std::string_view what) const { return are_named(names_, what); }
 
 void Run::print(
     std::string_view what, int64_t tokens, int64_t bytes, const Spread& us, double flops) const {
@@ -90,6 +93,57 @@ void Run::print(
       rate / roof_,
       flops / us.median * 1e-6);
   std::fflush(stdout);
+}
+
+Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
+  constexpr int64_t kRandomBytes = 64 << 20;
+  static const std::vector<uint64_t> random = [] {
+    std::mt19937_64 generator(1);
+    std::vector<uint64_t> words(kRandomBytes / 8);
+    for (uint64_t& word : words) word = generator() & 0xBFBFBFBFBFBFBFBFULL;
+    return words;
+  }();
+  for (int64_t at = 0; at < num_bytes; at += kRandomBytes) {
+    TRY(device::copy_to_device(
+        data + at, random.data(), std::min(kRandomBytes, num_bytes - at), stream));
+  }
+  return {};
+}
+
+std::vector<const kernels::KernelInfo*> portable_rows(kernels::Op op,
+                                                      const std::vector<std::string>& names) {
+  std::vector<const kernels::KernelInfo*> rows;
+  for (const kernels::KernelInfo* row : kernels::all_kernels()) {
+    const bool is_portable = row->op == op && row->layout == kernels::PackedLayout::kRowMajor &&
+                             row->target.kind == device::DeviceKind::kCuda;
+    if (is_portable && row->status == kernels::Status::kRuns && !is_reference(*row) &&
+        are_named(names, row->name)) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+int64_t row_major_bytes(const kernels::PackedWeight& one) {
+  return kernels::packed_weight_bytes(one.format, one.n, one.k, DType::kF32, one.layout);
+}
+
+kernels::PackedWeight row_major_weight(
+    quant::Format format, int64_t n, int64_t k, int32_t count, const std::byte* data) {
+  kernels::PackedWeight weight;
+  weight.format = format;
+  weight.layout = kernels::PackedLayout::kRowMajor;
+  weight.n = n;
+  weight.k = k;
+  weight.codes = data;
+  weight.scales =
+      data + count * packed_weight_parts(format, n, k, DType::kF32, weight.layout).codes;
+  return weight;
+}
+
+kernels::ActivationForms all_forms(std::byte* data) {
+  auto* const values = reinterpret_cast<float*>(data);
+  return {.f32 = values, .bf16 = data, .fp8 = data, .fp8_scales = values};
 }
 
 int exit_code(const Result<void>& done) {

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "device/device.h"
+#include "kernels/kernel.h"
 
 namespace nibble::cuda_bench {
 
@@ -33,6 +34,7 @@ class Run final {
                            std::vector<std::string> names);
 
   bool wants(std::string_view what) const;
+  const std::vector<std::string>& names() const { return names_; }
   // Prints a line: `bytes` moved in `us` as a rate and as a share of the read stream, and with
   // `flops` those as a rate.
   void print(std::string_view what,
@@ -47,6 +49,20 @@ class Run final {
   std::vector<std::string> names_;
   double roof_ = 0;  // TB/s
 };
+
+// Fills device memory with random bytes that no format takes for NaN or a large number.
+Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream);
+
+// The rows of products of this op that take any shape, on every generation, whose names are wanted
+// as in Run.
+std::vector<const kernels::KernelInfo*> portable_rows(kernels::Op op,
+                                                      const std::vector<std::string>& names);
+// `count` matrices, and what they take, in kRowMajor; whatever `data` holds.
+kernels::PackedWeight row_major_weight(
+    quant::Format format, int64_t n, int64_t k, int32_t count, const std::byte* data);
+int64_t row_major_bytes(const kernels::PackedWeight& one);
+// Activations in the forms that such rows read, whatever `data` holds.
+kernels::ActivationForms all_forms(std::byte* data);
 
 // What a program returns from main(); an error is printed.
 int exit_code(const Result<void>& done);

@@ -4,7 +4,6 @@
 //   usage: cuda_dense_bench [part of a measurement's name]...
 // A peer is measured beside a product when both are wanted.
 #include <algorithm>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -58,21 +57,6 @@ struct Pair {
 };
 constexpr Pair kPairs[] = {
     {"pair_latents_compressor", 5, 6}, {"pair_shared_router", 3, 7}, {"pair_queries", 0, 10}};
-// Fills device memory with random bytes that no format takes for NaN or a large number.
-Result<void> fill_randomly(std::byte* data, int64_t num_bytes, device::Stream& stream) {
-  constexpr int64_t kRandomBytes = 64 << 20;
-  static const std::vector<uint64_t> random = [] {
-    std::mt19937_64 generator(1);
-    std::vector<uint64_t> words(kRandomBytes / 8);
-    for (uint64_t& word : words) word = generator() & 0xBFBFBFBFBFBFBFBFULL;
-    return words;
-  }();
-  for (int64_t at = 0; at < num_bytes; at += kRandomBytes) {
-    TRY(device::copy_to_device(
-        data + at, random.data(), std::min(kRandomBytes, num_bytes - at), stream));
-  }
-  return {};
-}
 
 int64_t weight_bytes(size_t product) {
   const Product& shape = kProducts[product];
@@ -98,7 +82,7 @@ Result<Weights> make_weights(device::Device& device) {
   }
   Weights weights;
   TRY_ASSIGN(weights.storage, device.allocate(bytes));
-  TRY(fill_randomly(weights.storage.data(), bytes, device.stream()));
+  TRY(cuda_bench::fill_randomly(weights.storage.data(), bytes, device.stream()));
   std::byte* next = weights.storage.data();
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
     for (size_t p = 0; p < kNumProducts; ++p) {
@@ -142,7 +126,7 @@ Result<Activations> make_activations(device::Device& device) {
   x.blocks[1] = x.blocks[0] + kBlocks;
   x.plain = x.blocks[1] + kBlocks;
   x.sums = reinterpret_cast<float*>(x.plain + kPlain);
-  TRY(fill_randomly(x.storage.data(), 2 * kBlocks + kPlain, device.stream()));
+  TRY(cuda_bench::fill_randomly(x.storage.data(), 2 * kBlocks + kPlain, device.stream()));
   return x;
 }
 
@@ -272,12 +256,53 @@ Result<void> measure_peers(const Run& bench,
   return {};
 }
 
+// Every portable row, whatever routing takes: products of the FP8 ones' shapes over memory that the
+// row takes for its weights. Their shares are in KernelInfo::timed.
+Result<void> measure_portable(const Run& bench,
+                              device::Device& device,
+                              const Weights& weights,
+                              const Activations& x) {
+  constexpr size_t kNumShapes = 6;
+  constexpr int32_t kLayers = 3;
+  for (const KernelInfo* kernel : cuda_bench::portable_rows(Op::kMatMul, bench.names())) {
+    std::vector<PackedWeight> products;
+    int64_t used = 0;
+    for (size_t i = 0; i < kLayers * kNumShapes; ++i) {
+      const Product& shape = kProducts[i % kNumShapes];
+      std::byte* const data = weights.storage.data() + used;
+      products.push_back(cuda_bench::row_major_weight(kernel->weight, shape.n, shape.k, 1, data));
+      used += cuda_bench::row_major_bytes(products.back());
+    }
+    CHECK(used <= weights.storage.num_bytes());
+    for (const int32_t tokens : kTimedTokens) {
+      TRY_ASSIGN(
+          const Spread us,
+          cuda_bench::time_graph_us(device.stream(), kLayers, [&](int32_t layer) -> Result<void> {
+            for (size_t p = 0; p < kNumShapes; ++p) {
+              const DeviceMatMulArgs args{
+                  .x = cuda_bench::all_forms(x.plain),
+                  .m = tokens,
+                  .weight = &products[static_cast<size_t>(layer) * kNumShapes + p],
+                  .y = x.sums,
+                  .num_units = device.info().num_units,
+                  .is_dependent = true};
+              TRY(std::get<Launcher<DeviceMatMulArgs>>(kernel->launch)(args, device.stream()));
+            }
+            return {};
+          }));
+      bench.print(kernel->name, tokens, used / kLayers, us);
+    }
+  }
+  return {};
+}
+
 Result<void> run(std::vector<std::string> names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   TRY_ASSIGN(const Weights weights, make_weights(*device));
   TRY_ASSIGN(const Activations x, make_activations(*device));
   TRY_ASSIGN(const Run bench, Run::start(*device, weights.storage, std::move(names)));
   TRY_ASSIGN(const Dense dense, Dense::make(*device, weights, x));
+  TRY(measure_portable(bench, *device, weights, x));
   for (const int32_t tokens : {1, 4, 16, 32, 64, 128, 256, 512, 2048, 8192}) {
     if (tokens <= 16 && bench.wants("chain")) {
       TRY_ASSIGN(const Spread us,

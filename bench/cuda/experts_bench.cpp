@@ -340,8 +340,46 @@ Result<void> run_format(device::Device& device,
   return {};
 }
 
+// Every portable row over memory that it takes for the weights of 256 experts: both products of a
+// step. Their shares are in KernelInfo::timed.
+Result<void> run_portable(device::Device& device, const std::vector<std::string>& names) {
+  const auto rows = cuda_bench::portable_rows(Op::kGroupedMatMul, names);
+  if (rows.empty()) return {};
+  TRY_ASSIGN(const device::Buffer data, device.allocate(int64_t{26} << 30));
+  TRY(cuda_bench::fill_randomly(data.data(), data.num_bytes(), device.stream()));
+  TRY_ASSIGN(const Run bench, Run::start(device, data, names));
+  for (const KernelInfo* kernel : rows) {
+    const PackedWeight fc1 = cuda_bench::row_major_weight(
+        kernel->weight, 2 * kIntermediate, kHidden, kNumExperts, data.data());
+    const int64_t fc1_bytes = cuda_bench::row_major_bytes(fc1);
+    const PackedWeight fc2 = cuda_bench::row_major_weight(
+        kernel->weight, kHidden, kIntermediate, kNumExperts, data.data() + kNumExperts * fc1_bytes);
+    for (const int32_t tokens : kTimedTokens) {
+      const int32_t count = tokens == 1 ? 24 : 4;
+      const int32_t slot_rows = choose_slot_rows(*kernel, tokens, kChoices, kNumExperts);
+      TRY_ASSIGN(const Steps steps, make_steps(device, count, tokens, slot_rows));
+      const auto both = [&](int32_t i) -> Result<void> {
+        const Step& step = steps.all[static_cast<size_t>(i)];
+        DeviceGroupedMatMulArgs up = up_args(step, fc1, device),
+                                down = down_args(step, fc2, device);
+        up.x = down.x = cuda_bench::all_forms(data.data());
+        const auto launch = std::get<Launcher<DeviceGroupedMatMulArgs>>(kernel->launch);
+        TRY(launch(up, device.stream()));
+        return launch(down, device.stream());
+      };
+      TRY_ASSIGN(const Spread us, time_graph_us(device.stream(), count, both));
+      bench.print(kernel->name,
+                  tokens,
+                  steps.num_experts * (fc1_bytes + cuda_bench::row_major_bytes(fc2)) / count,
+                  us);
+    }
+  }
+  return {};
+}
+
 Result<void> run(const std::vector<std::string>& names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
+  TRY(run_portable(*device, names));
   for (const quant::Format format :
        {quant::Format::kMxfp4, quant::Format::kNvfp4, quant::Format::kInt4Group32}) {
     const std::string name(quant::format_name(format));
@@ -349,7 +387,7 @@ Result<void> run(const std::vector<std::string>& names) {
         names.empty() || std::any_of(names.begin(), names.end(), [&](auto& n) {
           return n.find(name) != std::string::npos ||
                  (n.find("mxfp4") == std::string::npos && n.find("nvfp4") == std::string::npos &&
-                  n.find("int4") == std::string::npos);
+                  n.find("int4") == std::string::npos && n.find("sm_") == std::string::npos);
         });
     if (!is_wanted) continue;
     TRY_ASSIGN(const Weights fc1,

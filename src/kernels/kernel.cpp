@@ -1,5 +1,7 @@
 #include "kernels/kernel.h"
 
+#include <algorithm>
+
 #include "device/emulated_gpu.h"
 #include "kernels/planned/targets.h"
 
@@ -136,6 +138,19 @@ std::string hardware_mark(const KernelInfo& kernel, const device::DeviceInfo& de
   if (is_of_generation(run, device)) return "";
   return "not run on hardware of sm_" + std::to_string(device.sm) + ", only on " +
          std::string(run.where);
+}
+
+std::optional<double> timed_share(const KernelInfo& kernel,
+                                  const device::DeviceInfo& device,
+                                  double tokens) {
+  const auto& [on, shares] = kernel.timed;
+  if (on.where.empty() || !is_of_generation(on, device)) return std::nullopt;
+  if (tokens >= kTimedTokens.back()) return shares.back() * kTimedTokens.back() / tokens;
+  size_t i = 0;
+  while (tokens >= kTimedTokens[i + 1]) ++i;
+  const double from = kTimedTokens[i], to = kTimedTokens[i + 1];
+  const double part = std::max(tokens - from, 0.0) / (to - from);
+  return 1 / ((1 - part) / shares[i] + part / shares[i + 1]);
 }
 
 }  // namespace nibble::kernels

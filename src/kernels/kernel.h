@@ -152,6 +152,14 @@ struct HardwareRun {
   int32_t sm = 0;               // of a GPU
 };
 
+// How fast a kernel was in launches of kTimedTokens tokens, as shares of the read stream: bytes of
+// packed weights over time, in DeepSeek-V4-Flash's shapes.
+inline constexpr std::array<int32_t, 4> kTimedTokens = {1, 16, 64, 256};
+struct Timing {
+  HardwareRun on = {};
+  std::array<double, 4> shares = {};
+};
+
 struct KernelInfo {
   std::string_view
       name;  // op.weight.activation.target.unit[.variant]; parts that do not apply are left out
@@ -188,6 +196,7 @@ struct KernelInfo {
   bool has_clamp = true;  // SwiGLU and what is fused with it: honours swiglu_limit
   Status status = Status::kRuns;
   HardwareRun verified = {};
+  Timing timed = {};  // for plans that force a row
   Launch launch = {};
 };
 
@@ -198,6 +207,13 @@ bool is_reference(const KernelInfo& kernel);
 // hardware", or, of one that ran elsewhere, "not run on hardware of sm_100, only on NVIDIA H200,
 // 2026-12-01". Empty where it has; what ran on one CPU has run on all.
 std::string hardware_mark(const KernelInfo& kernel, const device::DeviceInfo& device);
+
+// The share that `kernel` has for `tokens` on the generation of `device`: the time of a byte
+// is linear in tokens between those timed, and in proportion to them beyond. Nothing where it was
+// not timed there.
+std::optional<double> timed_share(const KernelInfo& kernel,
+                                  const device::DeviceInfo& device,
+                                  double tokens);
 
 // What has to be computed. Ops without weights put their row width (norms: features, attention:
 // head_dim, expert choice: experts) in k and how many rows belong together (attention: heads,
