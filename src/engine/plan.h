@@ -80,7 +80,8 @@ struct PlannedModule {
   std::vector<kernels::Refusal> refused;  // records before it of this kind of device, and why not
   std::vector<kernels::Refusal> better;   // of these, what this very device could have run
   const kernels::KernelInfo* unforced =
-      nullptr;  // what only_kernel or without_kernel keeps it from
+      nullptr;                            // what only_kernel or without_kernel keeps it from
+  int64_t unforced_bytes_per_device = 0;  // resident in its layout
 };
 
 struct PlannedOp {
@@ -190,13 +191,14 @@ Plan make_plan(const checkpoint::ModelDescription& description,
                const PlanOptions& options);
 
 // What PlanOptions::only_kernel or without_kernel costs: a decode step of `batch` sequences,
-// estimated from bytes at the read rate and, for units without matrix products, from their
-// instructions.
+// estimated from how fast the kernels were on that generation or, where nobody timed them, from
+// bytes at the read rate and, for units without matrix products, from their instructions.
 struct ForcedModule {
   const PlannedModule* module = nullptr;
-  double us = 0;           // of a step
-  double unforced_us = 0;  // on the kernel that routing takes otherwise
-  double share = 0;        // of the read rate
+  std::string_view timed_on;  // empty: it was not
+  double us = 0;              // of a step
+  double unforced_us = 0;     // on the kernel that routing takes otherwise
+  double share = 0;           // of the read rate
 };
 struct ForcedCost {
   int32_t batch = 0;

@@ -1,5 +1,6 @@
 // What forcing a kernel costs, before anybody waits for it.
 #include <algorithm>
+#include <optional>
 
 #include "engine/plan.h"
 
@@ -25,45 +26,47 @@ double rows_per_weight(const Plan& plan, const PlannedModule& module, double bat
   return batch * performance.choices / std::max(distinct, 1.0);
 }
 
-// Weights and bytes of a module that a step touches, on one device.
-struct Touched {
-  double weights = 0;
-  double bytes = 0;
-};
-Touched touched(const Plan& plan, const PlannedModule& module, double batch) {
+// The share of a module's weights that a step touches.
+double touched_share(const Plan& plan, const PlannedModule& module, double batch) {
+  const PlanPerformance& performance = *plan.performance;
+  if (module.module_class != "routed_experts" || performance.num_experts == 0) return 1;
+  return expected_distinct_experts(performance.num_experts, performance.choices, batch) /
+         performance.num_experts;
+}
+
+// Weights that one device multiplies by in a step.
+double touched_weights(const Plan& plan, const PlannedModule& module, double batch) {
   double weights = 0;
   for (const PlannedPart& part : module.parts) {
     weights +=
         static_cast<double>(part.n) * static_cast<double>(part.k) * static_cast<double>(part.count);
   }
-  double share = 1;
-  const PlanPerformance& performance = *plan.performance;
-  if (module.module_class == "routed_experts" && performance.num_experts > 0) {
-    share = expected_distinct_experts(performance.num_experts, performance.choices, batch) /
-            performance.num_experts;
-  }
   const double on_device = module.bytes > 0 ? static_cast<double>(module.bytes_per_device) /
                                                   static_cast<double>(module.bytes)
                                             : 1;
-  return {.weights = weights * share * std::min(on_device, 1.0),
-          .bytes = static_cast<double>(module.bytes_per_device) * share};
+  return weights * touched_share(plan, module, batch) * std::min(on_device, 1.0);
 }
 
+// `bytes`: of the module in the kernel's layout.
 double estimated_us(const Plan& plan,
                     const PlannedModule& module,
                     const KernelInfo& kernel,
+                    int64_t bytes,
                     double batch) {
   const DeviceSheet& device = plan.options.device;
-  const Touched use = touched(plan, module, batch);
-  const double reading = use.bytes / (device.read_bytes_per_s * plan.performance->high_share);
-  if (kernel.unit == ComputeUnit::kTensorCore || kernel.unit == ComputeUnit::kSimd) {
-    return reading * 1e6;
-  }
+  const std::optional<double> timed = kernels::timed_share(kernel, device.info(), batch);
+  const double reading = static_cast<double>(bytes) * touched_share(plan, module, batch) /
+                         (device.read_bytes_per_s * timed.value_or(plan.performance->high_share)) *
+                         1e6;
+  const bool has_products =
+      kernel.unit == ComputeUnit::kTensorCore || kernel.unit == ComputeUnit::kSimd;
+  if (timed || has_products) return reading;
   const bool is_gpu = device.kind == device::DeviceKind::kCuda;
   const double rate =
       device.num_units * (is_gpu ? kGpuLanes * kGpuClock : kCpuScalarLanes * kCpuClock);
-  const double instructions = use.weights * (kDecodeCost + rows_per_weight(plan, module, batch));
-  return std::max(reading, instructions / rate) * 1e6;
+  const double instructions =
+      touched_weights(plan, module, batch) * (kDecodeCost + rows_per_weight(plan, module, batch));
+  return std::max(reading, instructions / rate * 1e6);
 }
 
 // Read in every step, with a kernel that multiplies by it.
@@ -80,15 +83,22 @@ ForcedCost forced_cost(const Plan& plan) {
   const double batch = cost.batch;
   for (const PlannedModule& module : plan.modules) {
     if (!is_counted(module)) continue;
-    const double us = estimated_us(plan, module, *module.kernel, batch);
-    const KernelInfo& other = module.unforced == nullptr ? *module.kernel : *module.unforced;
-    const double unforced_us = estimated_us(plan, module, other, batch);
+    const KernelInfo& kernel = *module.kernel;
+    const double us = estimated_us(plan, module, kernel, module.bytes_per_device, batch);
+    const double unforced_us =
+        module.unforced == nullptr
+            ? us
+            : estimated_us(plan, module, *module.unforced, module.unforced_bytes_per_device, batch);
     cost.step_us += us;
     cost.unforced_step_us += unforced_us;
     if (module.unforced == nullptr) continue;
-    const double read_us =
-        touched(plan, module, batch).bytes / plan.options.device.read_bytes_per_s * 1e6;
+    const double read_us = static_cast<double>(module.bytes_per_device) *
+                           touched_share(plan, module, batch) /
+                           plan.options.device.read_bytes_per_s * 1e6;
+    const bool is_timed =
+        kernels::timed_share(kernel, plan.options.device.info(), batch).has_value();
     cost.modules.push_back({.module = &module,
+                            .timed_on = is_timed ? kernel.timed.on.where : "",
                             .us = us,
                             .unforced_us = unforced_us,
                             .share = us > 0 ? read_us / us : 0});

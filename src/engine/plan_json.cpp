@@ -157,12 +157,14 @@ Value forced_json(const Plan& plan) {
   if (cost.modules.empty()) return {};
   Array modules;
   for (const ForcedModule& forced : cost.modules) {
-    modules.emplace_back(make_object({{"class", forced.module->module_class},
-                                      {"kernel", text(forced.module->kernel->name)},
-                                      {"unforced_kernel", text(forced.module->unforced->name)},
-                                      {"us", forced.us},
-                                      {"unforced_us", forced.unforced_us},
-                                      {"share_of_read_rate", forced.share}}));
+    modules.emplace_back(
+        make_object({{"class", forced.module->module_class},
+                     {"kernel", text(forced.module->kernel->name)},
+                     {"unforced_kernel", text(forced.module->unforced->name)},
+                     {"us", forced.us},
+                     {"unforced_us", forced.unforced_us},
+                     {"timed_on", forced.timed_on.empty() ? Value() : text(forced.timed_on)},
+                     {"share_of_read_rate", forced.share}}));
   }
   return make_object({{"batch", cost.batch},
                       {"modules", std::move(modules)},

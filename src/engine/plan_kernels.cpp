@@ -223,6 +223,7 @@ class ModulePlanner final {
     entry.parts[{std::string(leaf_of(module.name)), module.n, module.k}] += module.num_matrices;
     entry.planned.bytes += module.num_bytes;
     entry.planned.bytes_per_device += device_bytes(module, choice.kernel);
+    entry.planned.unforced_bytes_per_device += device_bytes(module, choice.unforced);
     for (const KernelInfo* kernel : choice.by_rows) {
       std::vector<const KernelInfo*>& known = entry.planned.by_rows;
       if (std::find(known.begin(), known.end(), kernel) == known.end()) known.push_back(kernel);
@@ -429,6 +430,7 @@ class ModulePlanner final {
     if (bytes != parameter_bytes_.end()) {
       planned.bytes += bytes->second;
       planned.bytes_per_device += parameter_device_bytes_[planned.module_class];
+      planned.unforced_bytes_per_device += parameter_device_bytes_[planned.module_class];
       parameter_bytes_.erase(bytes);
     }
     if (planned.kernel == nullptr) {

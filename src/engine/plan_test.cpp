@@ -1,5 +1,6 @@
 #include "engine/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -469,14 +470,53 @@ TEST(PlanKernels, ForcedKernelsSayWhatTheyCost) {
   EXPECT_GT(forced_cost(wide).step_us, 8 * cost.step_us) << "a multiply-add per token and weight";
 }
 
-// Nobody measured what was forced.
-TEST(PlanKernels, ForcedKernelsOfGpusSayWhatTheyCostAtLeast) {
+// What was timed on that generation is estimated from it; elsewhere there is a bound.
+TEST(PlanKernels, ForcedKernelsOfGpusSayWhatTheyCost) {
   PlanOptions options = on("h200");
-  options.without_kernel = "grouped_matmul.mxfp4.fp8.sm_90";
-  const std::string text = plan_text(make_plan(flash(), {}, options));
-  EXPECT_THAT(text, HasSubstr("sm_80.tensor_core (tensor_core): at least "));
+  options.only_kernel = "sm_80";
+  for (const int32_t batch : {1, 16, 256}) {
+    options.concurrency = batch;
+    const Plan plan = make_plan(flash(), {}, options);
+    const ForcedCost cost = forced_cost(plan);
+    ASSERT_FALSE(cost.modules.empty()) << text_of(plan);
+    for (const ForcedModule& forced : cost.modules) {
+      const kernels::Timing& timed = forced.module->kernel->timed;
+      EXPECT_EQ(forced.timed_on, timed.on.where) << forced.module->kernel->name;
+      const auto at = std::find(kernels::kTimedTokens.begin(), kernels::kTimedTokens.end(), batch);
+      EXPECT_NEAR(forced.share,
+                  timed.shares[static_cast<size_t>(at - kernels::kTimedTokens.begin())],
+                  1e-9);
+      EXPECT_GT(forced.us, forced.unforced_us) << forced.module->kernel->name;
+      EXPECT_THAT(plan_text(plan),
+                  HasSubstr(fmt::format(
+                      "% of the read rate, as timed on {}; {:.1f} times the {:.0f} us of {} ",
+                      timed.on.where,
+                      forced.us / forced.unforced_us,
+                      forced.unforced_us,
+                      forced.module->unforced->name)));
+    }
+    EXPECT_THAT(plan_text(plan), HasSubstr("--kernel: in all about "));
+  }
+
+  PlanOptions untimed = on("rtx-pro-6000");
+  untimed.without_kernel = "sm_120";
+  const std::string text = plan_text(make_plan(flash(), {}, untimed));
+  EXPECT_THAT(text, HasSubstr("portable (tensor_core): at least "));
   EXPECT_THAT(text, HasSubstr("--without-kernel: in all at most "));
   EXPECT_THAT(text, HasSubstr("; bounds, not measurements)"));
+}
+
+TEST(PlanKernels, TimedSharesAreReadBetweenAndBeyondTheirTokens) {
+  const kernels::KernelInfo kernel{
+      .timed = {.on = {.where = "a GPU", .sm = 100}, .shares = {0.5, 0.25, 0.2, 0.1}}};
+  const auto share = [&](std::string_view device, double tokens) {
+    return kernels::timed_share(kernel, find_device_sheet(device)->info(), tokens);
+  };
+  EXPECT_DOUBLE_EQ(share("b200", 1).value(), 0.5);
+  EXPECT_DOUBLE_EQ(share("b300", 8.5).value(), 1 / 3.0);
+  EXPECT_DOUBLE_EQ(share("b200", 64).value(), 0.2);
+  EXPECT_DOUBLE_EQ(share("b200", 1024).value(), 0.025);
+  EXPECT_EQ(share("h200", 1), std::nullopt);
 }
 
 // What a build lacks is refused in words that name it.

@@ -98,37 +98,43 @@ std::string shapes(const PlannedModule& module) {
 }
 
 // What --kernel or --without-kernel costs, in one line of its own for each module that it moves to
-// another kernel. On a GPU that is what it costs at least.
+// another kernel. What nobody timed on such a GPU is what it costs at least.
 void append_forced(std::string& out, const Plan& plan) {
   const ForcedCost cost = forced_cost(plan);
   if (cost.modules.empty()) return;
   const std::string_view flag = plan.options.only_kernel.empty() ? "--without-kernel" : "--kernel";
   const bool is_gpu = plan.options.device.kind == device::DeviceKind::kCuda;
+  const auto is_bound = [&](const ForcedModule& forced) {
+    return is_gpu && forced.timed_on.empty();
+  };
   for (const ForcedModule& forced : cost.modules) {
     out += fmt::format(
-        "  {}: {} on {} ({}): {} {:.0f} us a step, {:.0f}% of the read rate; {} ({}) about "
-        "{:.0f} us\n",
+        "  {}: {} on {} ({}): {} {:.0f} us a step, {:.0f}% of the read rate{}; {:.1f} times the "
+        "{:.0f} us of {} ({})\n",
         flag,
         forced.module->module_class,
         forced.module->kernel->name,
         kernels::unit_name(forced.module->kernel->unit),
-        is_gpu ? "at least" : "about",
+        is_bound(forced) ? "at least" : "about",
         forced.us,
         100 * forced.share,
+        forced.timed_on.empty() ? "" : fmt::format(", as timed on {}", forced.timed_on),
+        forced.us / forced.unforced_us,
+        forced.unforced_us,
         forced.module->unforced->name,
-        kernels::unit_name(forced.module->unforced->unit),
-        forced.unforced_us);
+        kernels::unit_name(forced.module->unforced->unit));
   }
+  const bool has_bounds = std::any_of(cost.modules.begin(), cost.modules.end(), is_bound);
   out += fmt::format(
-      "  {}: in all {} {:.0f} tok/s at batch {} instead of {:.0f} (estimates: bytes at {:.0f}% "
-      "of the read rate, or one multiply-add per lane, clock, weight and token{})\n",
+      "  {}: in all {} {:.0f} tok/s at batch {} instead of {:.0f} (what was not timed: bytes at "
+      "{:.0f}% of the read rate, or one multiply-add per lane, clock, weight and token{})\n",
       flag,
-      is_gpu ? "at most" : "about",
+      has_bounds ? "at most" : "about",
       cost.batch / cost.step_us * 1e6,
       cost.batch,
       cost.batch / cost.unforced_step_us * 1e6,
       100 * plan.performance->high_share,
-      is_gpu ? "; bounds, not measurements" : "");
+      has_bounds ? "; bounds, not measurements" : "");
 }
 
 // The kernels for other numbers of rows.
