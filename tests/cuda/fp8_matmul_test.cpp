@@ -108,7 +108,8 @@ std::vector<float> run_sums(const DeviceWeight& weight,
                             int32_t m,
                             int32_t groups = 1,
                             int32_t splits = 1,
-                            Launcher<DeviceMatMulArgs> launch = &launch_fp8_matmul_sm90) {
+                            Launcher<DeviceMatMulArgs> launch = &launch_fp8_matmul_sm90,
+                            int32_t num_units = gpu()->info().num_units) {
   const DeviceArray<uint8_t> blocks(to_blocks(x.codes, x.scales, static_cast<size_t>(m)));
   const DeviceArray<float> y(static_cast<size_t>(splits * m * weight.packed.n));
   launch({.x = {.fp8_blocks = bytes(blocks)},
@@ -117,7 +118,7 @@ std::vector<float> run_sums(const DeviceWeight& weight,
           .groups = groups,
           .splits = splits,
           .y = y.data(),
-          .num_units = gpu()->info().num_units},
+          .num_units = num_units},
          gpu()->stream())
       .value();
   return y.to_host();
@@ -153,13 +154,16 @@ struct Case {
   int32_t m, groups, splits;
 };
 
-void expect_sums_in_double(std::span<const Case> cases, Launcher<DeviceMatMulArgs> launch) {
+void expect_sums_in_double(std::span<const Case> cases,
+                           Launcher<DeviceMatMulArgs> launch,
+                           int32_t num_units = gpu()->info().num_units) {
   for (const Case& c : cases) {
     SCOPED_TRACE(::testing::Message() << c.n << "x" << c.k << " m " << c.m << " groups " << c.groups
                                       << " splits " << c.splits);
     const DeviceWeight weight = make_weight(random_fp8(c.n, c.k, 7));
     const HostFp8Rows x = random_fp8_rows(c.m, c.groups * c.k, 8);
-    const std::vector<float> parts = run_sums(weight, x, c.m, c.groups, c.splits, launch);
+    const std::vector<float> parts =
+        run_sums(weight, x, c.m, c.groups, c.splits, launch, num_units);
     double error = 0, size = 0;
     for (int64_t t = 0; t < c.m; ++t) {
       for (int64_t row = 0; row < c.n; ++row) {
@@ -219,6 +223,14 @@ TEST_F(Fp8BulkMatMul, EqualsTheSumsInDouble) {
                        {128, 128, 2305, 1, 1},
                        {9216, 384, 260, 2, 1}};
   expect_sums_in_double(many, &launch_fp8_prefill_matmul_sm90);
+}
+
+// One cluster goes around its ring several times; small enough for the sanitizers.
+TEST_F(Fp8BulkMatMul, AnyGridGivesTheSumsOfSplits) {
+  const Case cases[] = {{64, 1024, 260, 1, 2}};
+  for (const int32_t num_units : {2, gpu()->info().num_units}) {
+    expect_sums_in_double(cases, &launch_fp8_prefill_matmul_sm90, num_units);
+  }
 }
 
 // Bit for bit, also between the widths that the products are compiled for.

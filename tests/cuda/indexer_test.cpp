@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "cuda/cuda_testing.h"
@@ -348,9 +349,12 @@ constexpr Scores kAllScores[] = {Scores::kNormal,
                                  Scores::kClose,
                                  Scores::kSpecial};
 
-void expect_reference_selection(const std::vector<int32_t>& counts, int64_t columns, int32_t k) {
+void expect_reference_selection(const std::vector<int32_t>& counts,
+                                int64_t columns,
+                                int32_t k,
+                                std::span<const Scores> kinds = kAllScores) {
   uint32_t seed = static_cast<uint32_t>(columns + k);
-  for (const Scores kind : kAllScores) {
+  for (const Scores kind : kinds) {
     const std::vector<float> scores =
         make_scores(kind, counts.size() * static_cast<size_t>(columns), ++seed);
     const Selection found = select(scores, columns, counts, k);
@@ -383,6 +387,18 @@ TEST_F(TopK, EqualsTheReferenceOnFewScores) {
   const std::vector<float> scores = make_scores(Scores::kFew, 2 * 600, 1);
   EXPECT_EQ(select(scores, 600, {600, 20}, 64).indices,
             select_by_reference(scores, 600, {600, 20}, 64).indices);
+}
+
+// As few as a cluster takes. Of the first the bound of all parts leaves few; of the second every
+// part hands over k, or all that it has.
+TEST_F(TopK, EqualsTheReferenceInAClusterOnFewScores) {
+  constexpr Scores kKinds[] = {Scores::kNormal};
+  expect_reference_selection({16388}, 16388, 512, kKinds);
+}
+
+TEST_F(TopK, EqualsTheReferenceInAClusterOnFewScoresThatAreEqual) {
+  constexpr Scores kKinds[] = {Scores::kEqual};
+  expect_reference_selection({16388}, 16388, 1024, kKinds);
 }
 
 TEST_F(TopK, TranslatesToPoolRows) {
