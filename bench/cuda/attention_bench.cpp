@@ -167,7 +167,7 @@ Result<void> measure_attention(device::Device& device,
   TRY_ASSIGN(int32_t* const device_positions, arena.upload(positions));
   TRY_ASSIGN(float* const freqs, arena.upload(std::vector<float>(32, 0.1f)));
   // Queries as sums where the kernel makes them itself.
-  constexpr int32_t kMaxSumRows = 2;
+  constexpr int32_t kMaxSumRows = 4;
   const bool has_sums = shape.tokens <= kMaxSumRows && forced == nullptr;
   auto* const q_sums = reinterpret_cast<float*>(arena.take(kMaxSumRows * out_width * 4));
   std::vector<int32_t*> windows, entries;

@@ -455,6 +455,15 @@ struct DeviceQueriesArgs {
   bool is_dependent = false;
 };
 
+// Attention's queries where another launch makes them: q of DeviceQueriesArgs.
+struct DeviceHeadQueries {
+  DeviceSums sums;  // [splits, m, H * d]; null data: none
+  int32_t heads = 0;
+  int32_t head_dim = 0;
+  float eps = 0;
+  void* q = nullptr;  // [m, H, d] bf16
+};
+
 // Which rows of a pool each token sees. Device memory. The counts are plan data: a launch may read
 // them before the kernels ahead of it in the stream have ended.
 struct DeviceKeyRows {
@@ -526,7 +535,8 @@ struct DeviceSelection {
 
 // IndexerScoreArgs on a GPU, everything in device memory. Queries and the weights of their heads
 // come as `q` and `head_weights`, or without them, in launches of up to KernelInfo::max_sum_rows
-// tokens, as products left them: see DeviceQueriesArgs.
+// tokens, as products left them: see DeviceQueriesArgs. Those also make attention's of all tokens
+// if `beside` asks for them.
 //   q: [m, Hi, width] bf16; head_weights: [m, Hi] f32; scores: [m, columns] f32
 struct DeviceIndexerScoreArgs {
   const void* q = nullptr;
@@ -534,7 +544,8 @@ struct DeviceIndexerScoreArgs {
   DeviceSums q_sums;  // [splits, m, Hi * width]
   DeviceHeadWeights weights;
   const int32_t* positions = nullptr;  // [m] plan data; with q_sums
-  DeviceRotation rotation;
+  DeviceRotation rotation;             // of both
+  DeviceHeadQueries beside;
   DevicePagedRows keys;
   float* scores = nullptr;
   int64_t columns = 0;  // at least every count

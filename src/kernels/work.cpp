@@ -392,9 +392,11 @@ Work work_of(const DeviceAttendedArgs& args, const ReadInts& /*read*/) {
 
 Work work_of(const DeviceIndexerScoreArgs& args, const ReadInts& read) {
   const Entries seen = entries_of(args, read);
+  const int64_t q = int64_t{args.m} * args.beside.heads * args.beside.head_dim;
   return work(int64_t{args.m} * args.heads * (int64_t{args.width} * 2 + 4) +
-                  seen.distinct * index_key_bytes(args.key_dtype, args.width) + seen.scores * 4,
-              2 * seen.scores * args.heads * args.width);
+                  seen.distinct * index_key_bytes(args.key_dtype, args.width) + seen.scores * 4 +
+                  q * (int64_t{args.beside.sums.splits} * 4 + 2),
+              2 * seen.scores * args.heads * args.width + 6 * q);
 }
 
 Work work_of(const DeviceTopKArgs& args, const ReadInts& read) {

@@ -150,22 +150,30 @@ std::vector<float> ScoreCase::on_device(int32_t unscored_count) const {
 
 using IndexerScore = CudaTest;
 
-// Bit for bit what the op of its own makes of them.
+// Bit for bit what the op of its own makes of them, attention's beside them: two of a warp, as a
+// token has two tiles at most.
 TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
-  constexpr int32_t kTokens = 2, kRowWidth = 150, kWeightsColumn = kRowWidth - kHeads;
-  const ScoreCase inputs({70, 33}, 5);
+  constexpr int32_t kTokens = 4, kRowWidth = 150, kWeightsColumn = kRowWidth - kHeads;
+  constexpr int32_t kQueryHeads = 64, kHeadDim = 512, kUnscored = 8;
+  const ScoreCase inputs({70, 33, 0, 5}, 5);
   const DeviceScoreCase on_gpu(inputs);
   const DeviceArray<float> sums(random_bf16(2 * kTokens * kHeads * kWidth, 6)),
-      projections(random_bf16(2 * kTokens * kRowWidth, 7));
+      projections(random_bf16(2 * kTokens * kRowWidth, 7)),
+      q_sums(random_bf16(2 * kTokens * kQueryHeads * kHeadDim, 8));
   const DeviceArray<float> freqs(std::vector<float>(32, 0.37f));
-  const DeviceArray<int32_t> positions(std::vector<int32_t>{5000, 3});
-  const DeviceArray<uint16_t> q(kTokens * kHeads * kWidth);
+  const DeviceArray<int32_t> positions(std::vector<int32_t>{5000, 3, 77, 0});
+  const DeviceArray<uint16_t> index_q(kTokens * kHeads * kWidth);
+  const DeviceArray<uint16_t> expected_q(kTokens * kQueryHeads * kHeadDim),
+      q(kTokens * kQueryHeads * kHeadDim);
   const DeviceArray<float> weights(kTokens * kHeads);
-  const DeviceRotation rotation{.freqs = freqs.data(), .num_rotary = 64};
   const DeviceQueriesArgs queries{
+      .q_sums = {.data = q_sums.data(), .splits = 2},
       .tokens = {.positions = positions.data(), .m = kTokens},
-      .head_dim = 512,
-      .rotation = rotation,
+      .heads = kQueryHeads,
+      .head_dim = kHeadDim,
+      .eps = 1e-6f,
+      .rotation = {.freqs = freqs.data(), .num_rotary = 64},
+      .q = expected_q.data(),
       .index_sums = {.data = sums.data(), .splits = 2},
       .index_heads = kHeads,
       .index_width = kWidth,
@@ -173,25 +181,33 @@ TEST_F(IndexerScore, MakesQueriesOfSumsOfFewEntries) {
                   .row_width = kRowWidth,
                   .column = kWeightsColumn,
                   .scale = 0.25f},
-      .index_q = q.data(),
+      .index_q = index_q.data(),
       .head_weights = weights.data()};
   launch_queries(queries, gpu()->stream()).value();
   const size_t size = kTokens * static_cast<size_t>(inputs.columns);
   const DeviceArray<float> expected(size), scores(size);
   DeviceIndexerScoreArgs args = on_gpu.args(expected.data());
-  args.q = q.data();
+  args.unscored_count = kUnscored;
+  args.q = index_q.data();
   args.head_weights = weights.data();
   launch_indexer_score_sm90(args, gpu()->stream()).value();
   args.q = nullptr;
   args.q_sums = queries.index_sums;
   args.weights = queries.weights;
   args.positions = positions.data();
-  args.rotation = rotation;
+  args.rotation = queries.rotation;
+  args.beside = {.sums = queries.q_sums,
+                 .heads = kQueryHeads,
+                 .head_dim = kHeadDim,
+                 .eps = queries.eps,
+                 .q = q.data()};
   args.scores = scores.data();
   launch_indexer_score_sm90(args, gpu()->stream()).value();
+  EXPECT_EQ(q.to_host(), expected_q.to_host());
   const std::vector<float> found = scores.to_host(), wanted = expected.to_host();
   for (int32_t t = 0; t < kTokens; ++t) {
-    for (int32_t c = 0; c < inputs.counts[static_cast<size_t>(t)]; ++c) {
+    const int32_t count = inputs.counts[static_cast<size_t>(t)];
+    for (int32_t c = 0; c < count && count > kUnscored; ++c) {
       const auto i = static_cast<size_t>(t * inputs.columns + c);
       ASSERT_EQ(found[i], wanted[i]) << t << " " << c;
     }

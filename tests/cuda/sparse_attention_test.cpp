@@ -310,13 +310,18 @@ TEST_P(SparseAttention, GivesEveryFormRotatedBackOfManyTokens) {
 // Bit for bit what the op of its own makes of them.
 TEST(SparseAttentionCluster, MakesQueriesOfSumsOfFewKeys) {
   if (gpu() == nullptr) GTEST_SKIP() << "no GPU: NOT RUN ON HARDWARE";
-  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
-    AttentionCase inputs(dtype, 64, {{128, 70}, {0, 5}}, 33);
-    const StepInputs step(2, 64, 34);
-    const DeviceArray<uint16_t> q(2 * step.row);
+  const std::pair<DType, std::vector<KeyCounts>> cases[] = {
+      {DType::kBf16, {{128, 70}, {0, 5}}},
+      {DType::kF8E4m3, {{128, 70}, {0, 5}}},
+      {DType::kBf16, {{128, 70}, {0, 5}, {3, 3}, {128, 640}}}};
+  for (const auto& [dtype, keys] : cases) {
+    const size_t m = keys.size();
+    AttentionCase inputs(dtype, 64, keys, 33);
+    const StepInputs step(m, 64, 34);
+    const DeviceArray<uint16_t> q(m * step.row);
     const DeviceSums sums{.data = step.q_sums->data(), .splits = StepInputs::kSplits};
     launch_queries({.q_sums = sums,
-                    .tokens = {.positions = step.positions->data(), .m = 2},
+                    .tokens = {.positions = step.positions->data(), .m = static_cast<int32_t>(m)},
                     .heads = 64,
                     .head_dim = kKeyWidth,
                     .eps = 1e-6f,
@@ -324,7 +329,7 @@ TEST(SparseAttentionCluster, MakesQueriesOfSumsOfFewKeys) {
                     .q = q.data()},
                    gpu()->stream())
         .value();
-    const DeviceArray<float> expected(2 * step.row), out(2 * step.row);
+    const DeviceArray<float> expected(m * step.row), out(m * step.row);
     DeviceSparseAttentionArgs args = inputs.args(nullptr);
     args.positions = step.positions->data();
     args.rotation = step.rotation();

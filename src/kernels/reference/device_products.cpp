@@ -387,6 +387,16 @@ Result<void> top_k(const DeviceTopKArgs& args, device::Stream& stream) {
 }
 
 Result<void> indexer_score(const DeviceIndexerScoreArgs& args, device::Stream& stream) {
+  if (const DeviceHeadQueries& own = args.beside; own.sums.data != nullptr) {
+    TRY(reference::device_queries({.q_sums = own.sums,
+                                   .tokens = {.positions = args.positions, .m = args.m},
+                                   .heads = own.heads,
+                                   .head_dim = own.head_dim,
+                                   .eps = own.eps,
+                                   .rotation = args.rotation,
+                                   .q = own.q},
+                                  stream));
+  }
   TRY(score_entries(args, stream));
   if (args.selection.k == 0) return {};
   return top_k({.scores = args.scores,
@@ -519,7 +529,7 @@ class ProductTable final {
 };
 
 std::vector<KernelInfo> make_attention_rows() {
-  constexpr int64_t kMaxSumRows = 2;  // so that steps come both ways
+  constexpr int64_t kMaxSumRows = 2, kMaxScoreSumRows = 16;  // so that steps come in all ways
   constexpr SelectLimits kSelects{.rows = 2, .columns = 16384};
   std::vector<KernelInfo> rows;
   for (const KeyForm keys : {KeyForm::kPlain, KeyForm::kFp8}) {
@@ -536,7 +546,7 @@ std::vector<KernelInfo> make_attention_rows() {
         Op::kIndexerScore,
         &indexer_score));
     rows.back().keys = keys;
-    rows.back().max_sum_rows = kMaxSumRows;
+    rows.back().max_sum_rows = kMaxScoreSumRows;
     rows.back().selects = kSelects;
   }
   rows.push_back(emulated("top_k.emulated.scalar", Op::kTopK, &top_k));

@@ -2,9 +2,8 @@
 #include "base/checked_math.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/ops/launch.h"
-#include "kernels/cuda/ops/rows.cuh"
+#include "kernels/cuda/ops/queries.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -12,7 +11,6 @@ namespace {
 // --- queries ---
 
 constexpr int kHeadWarps = 8;
-constexpr int kHeadKept = 4;  // groups of a head: up to 512 values
 
 // One warp per head of a token, then one per head of the indexer, then one for the head weights.
 // Bytes: (4 splits + 2) per value.
@@ -29,12 +27,9 @@ __global__ void __launch_bounds__(kHeadWarps * 32)
   if (is_index) head -= args.heads;
   const int heads = is_index ? args.index_heads : args.heads;
   const int width = is_index ? args.index_width : args.head_dim;
-  // The heads' rotary end is in the last group.
-  const int last_group = (width - 1) / kGroup;
   Rotation4 angles{};
   if (t < m && head < heads) {
-    angles = rotation4(
-        last_group * kGroup + lane * 4, width, args.rotation, args.tokens.positions[t], false);
+    angles = head_rotation(width, args.rotation, args.tokens.positions[t]);
   }
   wait_for_predecessors();
   if (t >= m) return;
@@ -46,30 +41,15 @@ __global__ void __launch_bounds__(kHeadWarps * 32)
   }
   const DeviceSums sums = is_index ? args.index_sums : args.q_sums;
   const int64_t first = (static_cast<int64_t>(t) * heads + head) * width;
-  float4 x[kHeadKept];
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kHeadKept; ++i) {
-    const int column = i * kGroup + lane * 4;
-    x[i] = sum4<kVectors>(sums, m * heads * width, first + column, width - column);
-  }
-#pragma unroll
-  for (int i = 0; i < kHeadKept; ++i) squares += sum_of_squares(x[i]);
-  const float factor =
-      is_index ? 1.0f : rsqrtf(warp_sum(squares) / static_cast<float>(width) + args.eps);
-  auto* const out = static_cast<uint16_t*>(is_index ? args.index_q : args.q) + first;
-#pragma unroll
-  for (int i = 0; i < kHeadKept; ++i) {
-    const int column = i * kGroup + lane * 4;
-    if (i > last_group) break;
-    float4 v = {x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor};
-    if (i == last_group) {
-      rotate(v, angles);
-    } else if ((i + 1) * kGroup > width - args.rotation.num_rotary) {
-      rotate(v, rotation4(column, width, args.rotation, args.tokens.positions[t], false));
-    }
-    store4<kVectors>(out + column, v, width - column);
-  }
+  HeadSums x;
+  read_head<kVectors>(sums, m * heads * width, first, width, x);
+  write_head<kVectors>(x,
+                       is_index ? 1.0f : head_norm(x, width, args.eps),
+                       width,
+                       args.rotation,
+                       args.tokens.positions[t],
+                       angles,
+                       static_cast<uint16_t*>(is_index ? args.index_q : args.q) + first);
 }
 
 // --- attended ---
@@ -111,7 +91,7 @@ constexpr int kFewTokens = 32;
 }  // namespace
 
 Result<void> launch_queries(const DeviceQueriesArgs& args, device::Stream& stream) {
-  DCHECK(args.head_dim <= kHeadKept * kGroup && args.index_width <= kHeadKept * kGroup);
+  DCHECK(args.head_dim <= kHeadGroups * kGroup && args.index_width <= kHeadGroups * kGroup);
   DeviceQueriesArgs own = args;
   if (own.index_sums.data == nullptr) own.index_heads = 0;
   const int items = own.heads + own.index_heads + (own.index_heads > 0 ? 1 : 0);

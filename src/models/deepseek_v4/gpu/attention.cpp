@@ -101,8 +101,11 @@ bool attention_takes_sums(const Pass& pass, const Rows& rows) {
   return rows.m() <= pass.ops.attention.kernel->max_sum_rows;
 }
 bool indexer_takes_sums(const Pass& pass, const Rows& rows) {
-  return rows.m() <=
-         std::min<int64_t>(pass.ops.indexer_score.kernel->max_sum_rows, pass.ws.score_rows);
+  // Scores then make attention's, too, which for 5 to 8 tokens takes longer than a launch of both.
+  constexpr int32_t kFewQueries = 8;
+  const int64_t most =
+      std::min<int64_t>(pass.ops.indexer_score.kernel->max_sum_rows, pass.ws.score_rows);
+  return rows.m() <= most && (attention_takes_sums(pass, rows) || rows.m() > kFewQueries);
 }
 // The weights of the indexer's heads, in the last columns of the compressors' product.
 kernels::DeviceHeadWeights index_weights(const Config& config,
@@ -121,8 +124,9 @@ Result<void> make_queries(const Pass& pass,
                           const Rows& rows,
                           const QuerySums& sums) {
   const Config& config = pass.config;
-  const bool has_q = !attention_takes_sums(pass, rows);
-  const bool has_index = weights.compress_ratio == 4 && !indexer_takes_sums(pass, rows);
+  const bool from_scores = weights.compress_ratio == 4 && indexer_takes_sums(pass, rows);
+  const bool has_q = !attention_takes_sums(pass, rows) && !from_scores;
+  const bool has_index = weights.compress_ratio == 4 && !from_scores;
   if (!has_q && !has_index) return {};
   kernels::DeviceQueriesArgs args{.tokens = rows.lists.tokens,
                                   .head_dim = config.head_dim,
@@ -184,6 +188,13 @@ Result<void> score_entries(const Pass& pass,
     args.weights = index_weights(config, weights, sums.projections);
     args.positions = rows.lists.tokens.positions;
     args.rotation = pass.frequencies.of(weights.compress_ratio);
+    if (!attention_takes_sums(pass, rows)) {
+      args.beside = {.sums = sums.q,
+                     .heads = config.num_attention_heads,
+                     .head_dim = config.head_dim,
+                     .eps = pass.norm_eps(),
+                     .q = ws.q};
+    }
   } else {
     const int64_t q_width = int64_t{config.index_n_heads} * config.index_head_dim;
     args.q = static_cast<const std::byte*>(ws.index_q) + begin * q_width * 2;

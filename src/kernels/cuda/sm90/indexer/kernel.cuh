@@ -3,7 +3,8 @@
 // Entries are the M operand of the tensor cores, the 64 heads the N operand. Each warpgroup of a
 // block takes every n-th tile of 64 entries and keeps three of them on their way through shared
 // memory of its own; nothing is exchanged between warpgroups. Where the launch selects, too, the
-// last of a token's blocks to finish does that (top_k/select.cuh) from scores in the L2 cache.
+// last of a token's blocks to finish does that (top_k/select.cuh) from scores in the L2 cache. The
+// warps of a token's blocks share its heads where the launch makes attention's queries.
 //
 // Bytes: 256 per entry, 4 per score. FLOPs: 16,384 per entry.
 #pragma once
@@ -14,7 +15,7 @@
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/wgmma_bf16.cuh"
-#include "kernels/cuda/ops/rows.cuh"
+#include "kernels/cuda/ops/queries.cuh"
 #include "kernels/cuda/sm90/top_k/select.cuh"
 
 namespace nibble::kernels::cuda {
@@ -46,6 +47,7 @@ struct IndexerScoreParams {
   DeviceHeadWeights weights;
   const int* positions;
   DeviceRotation rotation;
+  DeviceHeadQueries beside;
   int m;
   const uint8_t* keys;
   const int* pages;
@@ -92,6 +94,54 @@ __device__ __forceinline__ float index_weight(const IndexerScoreParams& params,
   if (params.q != nullptr) return __ldcg(params.head_weights + token * kIndexHeads + head);
   return head_weight(params.weights, params.m, token, head);
 }
+
+// This warp's heads of the token to make attention's queries of, one at a time.
+struct HeadQueries {
+  const DeviceHeadQueries& args;
+  const DeviceRotation& rotation;
+  int64_t m;
+  int token;
+  int position;
+  int head;
+  int step;  // to the warp's next head
+  HeadSums sums;
+
+  __device__ __forceinline__ HeadQueries(const IndexerScoreParams& params, int own_token, int block)
+      : args(params.beside),
+        rotation(params.rotation),
+        m(params.m),
+        token(own_token),
+        head(block + static_cast<int>(threadIdx.x / 32) * params.blocks_per_token),
+        step(params.blocks_per_token * (IndexerScoreShape::kThreads / 32)) {
+    if (head < args.heads) position = __ldg(params.positions + token);
+  }
+  // The next head, if there is one.
+  __device__ __forceinline__ void read() {
+    if (head < args.heads) read_head<true>(args.sums, m * row(), first(), args.head_dim, sums);
+  }
+  // Writes what was read, and all others.
+  __device__ __forceinline__ void write_all() {
+    if (head >= args.heads) return;
+    const Rotation4 angles = head_rotation(args.head_dim, rotation, position);
+    while (head < args.heads) {
+      write_head<true>(sums,
+                       head_norm(sums, args.head_dim, args.eps),
+                       args.head_dim,
+                       rotation,
+                       position,
+                       angles,
+                       static_cast<uint16_t*>(args.q) + first());
+      head += step;
+      read();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t row() const { return int64_t{args.heads} * args.head_dim; }
+  __device__ __forceinline__ int64_t first() const {
+    return token * row() + int64_t{head} * args.head_dim;
+  }
+};
 
 // Pool row of an entry of the token.
 __device__ __forceinline__ int index_row(const IndexerScoreParams& params,
@@ -179,8 +229,14 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
   const auto first_row = static_cast<uint32_t>(thread / 16);
   const uint32_t chunk_block = chunk / 8 * Shape::kColumnBlockBytes;
   launch_dependents();
+  HeadQueries beside(params, token, block);
+  if (params.beside.sums.data != nullptr) {
+    wait_for_predecessors();
+    beside.read();
+  }
   if (count <= params.unscored_count || block >= num_tiles) {
     wait_for_predecessors();
+    beside.write_all();
     return;
   }
   const auto fetch = [&](int tile, int stage) {
@@ -226,6 +282,7 @@ __global__ void __launch_bounds__(IndexerScoreShape::kThreads, 1)
   if (threadIdx.x < kIndexHeads) {
     head_weights[threadIdx.x] = index_weight(params, token, static_cast<int>(threadIdx.x));
   }
+  beside.write_all();
   copy_async_wait<Shape::kStages - 1>();
   fence_async_proxy();
   __syncthreads();

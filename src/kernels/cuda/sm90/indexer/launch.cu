@@ -16,14 +16,16 @@ Result<void> launch_indexer_score_sm90(const DeviceIndexerScoreArgs& args, devic
   DCHECK(std::has_single_bit(per_page)) << per_page;
   const auto most_tiles =
       static_cast<int32_t>(ceil_div(args.columns, int64_t{IndexerScoreShape::kTileEntries}));
-  const int32_t blocks =
-      std::min(static_cast<int32_t>(ceil_div(args.num_units, args.m)), most_tiles);
+  // One has a multiprocessor: no more than have room at once.
+  const int32_t blocks = std::min(std::max(args.num_units / args.m, 1), most_tiles);
+  DCHECK(args.beside.head_dim <= kHeadGroups * kGroup && args.beside.head_dim % 4 == 0);
   const IndexerScoreParams params{.q = static_cast<const uint8_t*>(args.q),
                                   .head_weights = args.head_weights,
                                   .q_sums = args.q_sums,
                                   .weights = args.weights,
                                   .positions = args.positions,
                                   .rotation = args.rotation,
+                                  .beside = args.beside,
                                   .m = args.m,
                                   .keys = static_cast<const uint8_t*>(args.keys.pool),
                                   .pages = args.keys.pages,
