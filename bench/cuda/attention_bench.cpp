@@ -68,21 +68,37 @@ class Arena {
   int64_t used_ = 0;
 };
 
-// Random bytes that are finite as BF16 and as E4M3, repeated over `data`: what repeats is 64 MB, so
-// that the cache does not know it.
-Result<void> fill_random(device::Device& device, std::byte* data, int64_t num_bytes) {
-  constexpr int64_t kBlock = int64_t{64} << 20;
+// About 64 MB of random bytes that are finite as BF16 and as E4M3: a multiple of FP8 rows.
+std::vector<std::byte> random_block() {
   std::mt19937 random(1);
-  std::vector<uint16_t> block(kBlock / 2);
-  for (uint16_t& value : block) {
-    value = static_cast<uint16_t>((random() & 0x80FFU) | (0x3E00U + (random() & 0x100U)));
-    value = static_cast<uint16_t>(value & 0xFFF7U);
+  std::vector<std::byte> block((int64_t{64} << 20) / kFp8KeyBytes * kFp8KeyBytes);
+  for (size_t i = 0; i < block.size(); i += 2) {
+    const auto bits = random();
+    block[i] = static_cast<std::byte>(bits & 0xF7U);
+    block[i + 1] = static_cast<std::byte>((bits >> 8 & 0x81U) | 0x3EU);
   }
-  for (int64_t at = 0; at < num_bytes; at += kBlock) {
+  return block;
+}
+// Over `data`, again and again: what repeats is more than the cache knows.
+Result<void> fill(device::Device& device,
+                  std::byte* data,
+                  int64_t num_bytes,
+                  const std::vector<std::byte>& block) {
+  const auto block_bytes = static_cast<int64_t>(block.size());
+  for (int64_t at = 0; at < num_bytes; at += block_bytes) {
     TRY(device::copy_to_device(
-        data + at, block.data(), std::min(kBlock, num_bytes - at), device.stream()));
+        data + at, block.data(), std::min(block_bytes, num_bytes - at), device.stream()));
   }
   return device::synchronize(device.stream());
+}
+// FP8 rows with scales as keys of a model have them, 2^-15 to 2^0.
+Result<void> fill_fp8_rows(device::Device& device, std::byte* data, int64_t num_bytes) {
+  std::vector<std::byte> block = random_block();
+  for (size_t row = kFp8KeyBytes; row <= block.size(); row += kFp8KeyBytes) {
+    for (size_t i = row - 8; i < row; ++i)
+      block[i] = (block[i] & std::byte{0x0F}) | std::byte{0x70};
+  }
+  return fill(device, data, num_bytes, block);
 }
 
 // Normal values; a million of them, repeated.
@@ -244,8 +260,11 @@ Result<void> measure_shapes(device::Device& device, const Run& run, const std::b
   return {};
 }
 
-Result<void> measure_all_attention(device::Device& device, const Run& run, const std::byte* pool) {
+Result<void> measure_all_attention(device::Device& device, const Run& run, std::byte* data) {
+  std::byte* const fp8_pool = data + kPoolRows * kKeyBytes;
+  TRY(fill_fp8_rows(device, fp8_pool, kPoolRows * kFp8KeyBytes));
   for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    const std::byte* const pool = dtype == DType::kBf16 ? data : fp8_pool;
     for (const int32_t tokens : {1, 2, 4, 16, 64, 256}) {
       TRY(measure_attention(device, run, pool, dtype, {tokens, 128, 512}, nullptr));
       TRY(measure_attention(device, run, pool, dtype, {tokens, 128, 512}, &kPortable));
@@ -514,7 +533,7 @@ Result<void> measure_selection(device::Device& device, const Run& run, const std
 Result<void> run_all(std::vector<std::string> names) {
   TRY_ASSIGN(const std::unique_ptr<device::Device> device, device::make_cuda_device(0));
   TRY_ASSIGN(const device::Buffer data, device->allocate(kDataBytes));
-  TRY(fill_random(*device, data.data(), kDataBytes));
+  TRY(fill(*device, data.data(), kDataBytes, random_block()));
   TRY_ASSIGN(const Run run, Run::start(*device, data, std::move(names)));
   TRY(measure_all_attention(*device, run, data.data()));
   TRY(measure_shapes(*device, run, data.data()));

@@ -186,6 +186,24 @@ TEST_P(SparseAttention, NanStaysInItsToken) {
   }
 }
 
+// Scales above 2^7, which no key of a model has, with codes so small that the values are common.
+TEST_P(SparseAttention, TakesLargeScalesOfFp8Keys) {
+  constexpr size_t kRowBytes = 584, kScalesAt = 576, kBlock = 64;
+  AttentionCase inputs(DType::kF8E4m3, 64, {{128, 100}, {7, 64}}, 12);
+  const size_t rows = inputs.entries.bytes.size() / kRowBytes;
+  for (size_t row = 0; row < rows; row += 3) {
+    const size_t block = row % 7;
+    uint8_t* const stored = inputs.entries.bytes.data() + row * kRowBytes;
+    stored[kScalesAt + block] = 136;
+    for (size_t i = block * kBlock; i < (block + 1) * kBlock; ++i) {
+      stored[i] &= 0x83;  // up to 3 * 2^-9
+      inputs.entries.values[row * kKeyWidth + i] = quant::e4m3_to_f32(stored[i]) * 512;
+    }
+  }
+  const std::vector<float> out = attend(inputs, GetParam());
+  for (const int32_t head : {0, 37}) expect_near_reference(out, inputs, head, "large scales");
+}
+
 TEST_P(SparseAttention, TokensDoNotDependOnTheirNeighbours) {
   AttentionCase inputs(DType::kBf16, 64, mixed_counts(), 9);
   const std::vector<float> all = attend(inputs, GetParam());

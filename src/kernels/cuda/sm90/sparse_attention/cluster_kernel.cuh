@@ -178,12 +178,29 @@ __device__ __forceinline__ void finish_fetch(Fp8RowPart (&parts)[kCount],
                                              int lane,
                                              uint8_t* memory) {
   if constexpr (kIsFp8) {
+    const auto row_of = [&](int i) {
+      return memory + (warp + i * Shape::kWarps) * Shape::kKeyPitch;
+    };
+    uint2 scales[Shape::kRowsPerWarp];
+    uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
-      uint8_t* const row = memory + (warp + i * Shape::kWarps) * Shape::kKeyPitch;
-      parts[i].widen(lane, [row](int element, const auto& values) {
+      uint8_t* const row = row_of(i);
+      scales[i] = parts[i].scales(lane);
+      largest = max(largest, max(scales[i].x, scales[i].y));
+      parts[i].widen(lane, scales[i], [row](int element, const auto& values) {
         *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(row + element * 2) = values;
       });
+    }
+    if (__any_sync(~0U, largest > kLargestScales)) {
+#pragma unroll
+      for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+        auto* const chunks = reinterpret_cast<uint4*>(row_of(i)) + lane;
+        chunks[0] = multiply_eight(chunks[0], scale_excess(scales[i].x));
+        if (lane + 32 < kFp8CodeChunks) {
+          chunks[32] = multiply_eight(chunks[32], scale_excess(scales[i].y));
+        }
+      }
     }
   }
   copy_async_wait_all();

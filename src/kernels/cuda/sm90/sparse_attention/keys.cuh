@@ -108,32 +108,43 @@ inline constexpr int kFp8CodeChunks = kFp8Codes / 8;
 inline constexpr int kFp8Chunks = kFp8CodeChunks + 16;
 inline constexpr int kFp8ScaleChunk = kFp8Chunks;
 
-// An E8M0 scale as two BF16. Code 255 is NaN, code 0 the subnormal 2^-127.
-__device__ __forceinline__ uint32_t e8m0_bf16x2(uint32_t code) {
-  const uint32_t bits = code == 255 ? 0x7FC0U : (code == 0 ? 0x40U : code << 7);
+// Scales are E8M0 codes in both halves of a word. Values are products with one factor, 2^120 times
+// the scale, which BF16 holds up to a scale of 2^7; those of larger ones need another product.
+inline constexpr uint32_t kLargestScale = 127 + 7, kLargestScales = kLargestScale * 0x10001U;
+
+// scale: up to 2^7
+__device__ __forceinline__ uint32_t scale_factor(uint32_t scale) {
+  return scale * 0x80U + 0x3C003C00U;
+}
+// What is left of the scale, NaN for its code.
+__device__ __forceinline__ uint32_t scale_excess(uint32_t scale) {
+  const uint32_t code = scale & 0xFF;
+  const uint32_t bits = code == 255 ? 0x7FC0U : (max(code, kLargestScale) - 7) << 7;
   return bits | bits << 16;
 }
+// The code of block `block` of four in both halves; 4: zeros.
+__device__ __forceinline__ uint32_t scale_of_block(uint32_t codes, int block) {
+  return __byte_perm(codes, 0, 0x4040U | static_cast<uint32_t>(block) * 0x101U);
+}
 
-// Four E4M3 codes times `scale`. Their bits in the fields of BF16 mean code * 2^-120; both
-// products are exact where the result is normal.
-__device__ __forceinline__ uint2 widen_e4m3(uint32_t codes, uint32_t scale) {
-  constexpr uint32_t kTwoTo120 = 0x7B807B80U;
+// Four E4M3 codes times a scale. Their bits in the fields of BF16 mean code * 2^-120; the product
+// is exact where it is normal.
+__device__ __forceinline__ uint2 widen_four(uint32_t codes, uint32_t factor) {
   const uint32_t low = __byte_perm(codes, 0, 0x1404), high = __byte_perm(codes, 0, 0x3424);
-  const auto widen = [scale](uint32_t x) {
-    const uint32_t bits = (x & 0x80008000U) | ((x >> 4) & 0x07F007F0U);
-    return multiply_bf16x2(multiply_bf16x2(bits, kTwoTo120), scale);
+  const auto widen = [factor](uint32_t x) {
+    return multiply_bf16x2((x & 0x80008000U) | ((x >> 4) & 0x07F007F0U), factor);
   };
   return {widen(low), widen(high)};
 }
-
-// Chunk `chunk` of a row as eight BF16 (codes), or as four in x and y (rotary elements).
-//   scales: the row's last eight bytes
-__device__ __forceinline__ uint4 widen_fp8_chunk(uint2 bytes, int chunk, uint2 scales) {
-  const uint32_t block = static_cast<uint32_t>(chunk) / 8;
-  const uint32_t word = block < 4 ? scales.x : scales.y;
-  const uint32_t scale = e8m0_bf16x2((word >> (8 * (block & 3))) & 0xFF);
-  const uint2 first = widen_e4m3(bytes.x, scale), second = widen_e4m3(bytes.y, scale);
+__device__ __forceinline__ uint4 widen_eight(uint2 codes, uint32_t factor) {
+  const uint2 first = widen_four(codes.x, factor), second = widen_four(codes.y, factor);
   return {first.x, first.y, second.x, second.y};
+}
+__device__ __forceinline__ uint4 multiply_eight(const uint4& x, uint32_t factor) {
+  return {multiply_bf16x2(x.x, factor),
+          multiply_bf16x2(x.y, factor),
+          multiply_bf16x2(x.z, factor),
+          multiply_bf16x2(x.w, factor)};
 }
 
 // What a lane holds of a row that a warp reads: chunks lane, lane + 32 and lane + 64.
@@ -150,15 +161,20 @@ struct Fp8RowPart {
     if (lane <= kFp8ScaleChunk - 64) chunks[2] = __ldcg(source + lane + 64);
   }
 
+  // The scales of this lane's first two chunks.
+  __device__ __forceinline__ uint2 scales(int lane) const {
+    constexpr int kScaleLane = kFp8ScaleChunk - 64;
+    const uint2 codes = {__shfl_sync(~0U, chunks[2].x, kScaleLane),
+                         __shfl_sync(~0U, chunks[2].y, kScaleLane)};
+    return {scale_of_block(codes.x, lane / 8),
+            scale_of_block(codes.y, lane + 32 < kFp8CodeChunks ? lane / 8 : 4)};
+  }
   // Calls store(element, bytes) for this lane's parts as BF16: uint4 of eight or uint2 of four.
   template <class Store>
-  __device__ __forceinline__ void widen(int lane, const Store& store) const {
-    constexpr int kScaleLane = kFp8ScaleChunk - 64;
-    const uint2 scales = {__shfl_sync(~0U, chunks[2].x, kScaleLane),
-                          __shfl_sync(~0U, chunks[2].y, kScaleLane)};
-    store(lane * 8, widen_fp8_chunk(chunks[0], lane, scales));
+  __device__ __forceinline__ void widen(int lane, uint2 scales, const Store& store) const {
+    store(lane * 8, widen_eight(chunks[0], scale_factor(min(scales.x, kLargestScales))));
     if (lane + 32 < kFp8CodeChunks) {
-      store((lane + 32) * 8, widen_fp8_chunk(chunks[1], lane + 32, scales));
+      store((lane + 32) * 8, widen_eight(chunks[1], scale_factor(min(scales.y, kLargestScales))));
     } else {
       store(kFp8Codes + (lane + 32 - kFp8CodeChunks) * 4, chunks[1]);
     }

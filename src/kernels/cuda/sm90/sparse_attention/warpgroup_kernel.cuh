@@ -3,13 +3,13 @@
 //
 // Warpgroup 0 multiplies q with tiles of 64 keys, keeps the softmax and writes probabilities;
 // warpgroups 1 and 2 multiply these with the same tile, 256 of the 512 columns each; the warps of
-// the last warpgroup fetch tiles, two warps the even ones, two the odd ones. So the product with
-// the next keys runs beside the one with the last probabilities. The maximum is raised only when it
-// grows by more than 2^8, which keeps most tiles free of rescaling; the result is exact all the
-// same. Blocks work on one token after the other, and fetching runs ahead over the boundary. With
-// kSplits > 1 a cluster shares a token's keys in contiguous parts; each block then owns
-// 64 / kSplits heads of the merge: partial sums are pushed to it in BF16 and added in the order of
-// the splits, the sink once.
+// the last warpgroup fetch tiles, two warps the even ones, two the odd ones; FP8 keys are widened
+// in their registers on the way. So the product with the next keys runs beside the one with the
+// last probabilities. The maximum is raised only when it grows by more than 2^8, which keeps most
+// tiles free of rescaling; the result is exact all the same. Blocks work on one token after the
+// other, and fetching runs ahead over the boundary. With kSplits > 1 a cluster shares a token's
+// keys in contiguous parts; each block then owns 64 / kSplits heads of the merge: partial sums are
+// pushed to it in BF16 and added in the order of the splits, the sink once.
 //
 // Bytes: a row per key, 2 KB per head of q and out. FLOPs: 4 * 512 per key and head.
 #pragma once
@@ -104,57 +104,127 @@ __device__ __forceinline__ void for_each_item(const SparseAttentionParams& param
   }
 }
 
-// Where 8-byte chunk `chunk` of the stored FP8 row `row` waits in a tile: in the place that the row
-// will have when it is widened.
-__device__ __forceinline__ uint32_t stored_fp8_chunk(uint32_t row, uint32_t chunk) {
-  return chunk / 16 * WarpgroupAttention::kColumnBlockBytes + row * kSwizzledRowBytes +
-         chunk % 16 * 8;
-}
+// A warp's rows of FP8 keys of a tile. Lane i knows where row i is stored and its scales.
+//
+// Each lane widens chunks `lane` and `lane + 32` of every row on their way from memory. Rows of
+// absent keys get any finite values in their codes: probabilities are zero there.
+struct Fp8Rows {
+  static constexpr int kRows = 32, kBatch = 2;
+  uint64_t address;
+  uint2 scales;      // up to 2^7
+  uint2 stored;      // scales as they are
+  uint32_t present;  // bit i: row i exists
 
-// Fetches 32 rows of FP8 keys from `first_row` of a tile on as they are stored, then widens each in
-// its place. row_of(i): where row i is stored; it may be any address where the key is absent.
-template <class RowOf>
-__device__ __forceinline__ void fetch_fp8_rows(
-    uint8_t* tile, int first_row, uint32_t present, int lane, const RowOf& row_of) {
-  const uint32_t tile_address = shared_address(tile);
-#pragma unroll 4
-  for (int i = 0; i < 32; ++i) {
-    const uint8_t* const source = row_of(i) + lane * 8;
-    const bool is_present = (present >> i & 1) != 0;
-    const auto row = static_cast<uint32_t>(first_row + i);
-    copy_async_8(tile_address + stored_fp8_chunk(row, lane), source, is_present);
-    copy_async_8(tile_address + stored_fp8_chunk(row, lane + 32), source + 256, is_present);
-    if (lane <= kFp8ScaleChunk - 64) {
-      copy_async_8(tile_address + stored_fp8_chunk(row, lane + 64), source + 512, is_present);
-    }
+  // Where rows wait between memory and the tile.
+  using Batch = uint2[kBatch][2];
+
+  // own: this lane's row, null where the key is absent; bits: of those that are there;
+  // fallback: what may be read instead
+  __device__ __forceinline__ Fp8Rows(const uint8_t* own, uint32_t bits, const uint8_t* fallback)
+      : address(reinterpret_cast<uint64_t>(own == nullptr ? fallback : own)),
+        scales{0, 0},
+        stored{0, 0},
+        present(bits) {
+    if (own == nullptr) return;
+    stored = __ldcg(reinterpret_cast<const uint2*>(own) + kFp8ScaleChunk);
+    scales = {__vminu4(stored.x, kLargestScales * 0x101U),
+              __vminu4(stored.y, kLargestScales * 0x101U)};
+    // Few rows are read at a time: all are asked for here.
+#pragma unroll
+    for (int i = 0; i < kFp8RowBytes; i += 128) prefetch_line(own + i);
   }
-  copy_async_wait_all();
-
-  constexpr int kBatch = 4;
-#pragma unroll 1
-  for (int begin = first_row; begin < first_row + 32; begin += kBatch) {
-    Fp8RowPart parts[kBatch];
+  __device__ const __forceinline__ uint2* row(int i) const {
+    return reinterpret_cast<const uint2*>(__shfl_sync(~0U, address, i));
+  }
+  __device__ __forceinline__ void read(Batch& batch, int begin, int lane) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
+      const uint2* const from = row(begin + i) + lane;
+      batch[i][0] = __ldcg(from);
+      batch[i][1] = __ldcg(from + 32);
+    }
+  }
+  // Widens rows `begin` to `begin` + kBatch, `j` of them after a multiple of 8.
+  //   to: of chunk `lane` of row begin - j
+  __device__ __forceinline__ void widen(
+      const Batch& batch, int begin, int j, uint32_t to, int lane) const {
 #pragma unroll
-      for (int j = 0; j < 3; ++j) {
-        // Beyond the row's end: other bytes of its place, which are not used.
-        parts[i].chunks[j] = *reinterpret_cast<const uint2*>(
-            tile + stored_fp8_chunk(static_cast<uint32_t>(begin + i), lane + 32 * j));
+    for (int i = 0; i < kBatch; ++i) {
+      const uint2 codes = row_scales(scales, begin + i, lane);
+      const uint32_t row = (to ^ static_cast<uint32_t>((j + i) * 16)) + (j + i) * kSwizzledRowBytes;
+      write_shared_16(row, widen_eight(batch[i][0], scale_factor(codes.x)));
+      const uint4 values = widen_eight(batch[i][1], scale_factor(codes.y));
+      if (lane + 32 < kFp8CodeChunks) {
+        write_shared_16(row + 4 * WarpgroupAttention::kColumnBlockBytes, values);
       }
     }
-    __syncwarp();  // all lanes have their parts of the rows
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const auto row = static_cast<uint32_t>(begin + i);
-      parts[i].widen(lane, [tile, row](int element, const auto& values) {
-        const auto chunk = static_cast<uint32_t>(element) / 8;
-        uint8_t* const to = tile + chunk / 8 * WarpgroupAttention::kColumnBlockBytes +
-                            swizzled_chunk(row, chunk % 8) + element % 8 * 2;
-        *reinterpret_cast<std::remove_cvref_t<decltype(values)>*>(to) = values;
-      });
+  }
+  // Starts copying the rotary elements, two rows at a time. to: of the first row of the last block.
+  __device__ __forceinline__ void copy_rotary(uint32_t to, int lane) const {
+    const int chunk = lane % 16;
+#pragma unroll 4
+    for (int i = 0; i < kRows; i += 2) {
+      const int at = i + lane / 16;
+      copy_async_8(to + swizzled_chunk(static_cast<uint32_t>(at), chunk / 2) + chunk % 2 * 8,
+                   row(at) + kFp8CodeChunks + chunk,
+                   (present >> at & 1) != 0);
     }
   }
+  // What widen() leaves undone of scales above 2^7. to: of chunk `lane` of the first row.
+  __device__ __forceinline__ void multiply_excess(uint32_t to, int lane) const {
+    if (!__any_sync(~0U, stored.x != scales.x || stored.y != scales.y)) return;
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
+      const uint2 codes = row_scales(stored, i, lane);
+      const uint32_t row = (to ^ static_cast<uint32_t>(i % 8 * 16)) + i * kSwizzledRowBytes;
+      const auto multiply = [](uint32_t at, uint32_t scale) {
+        write_shared_16(at, multiply_eight(read_shared_16(at), scale_excess(scale)));
+      };
+      multiply(row, codes.x);
+      if (lane + 32 < kFp8CodeChunks) {
+        multiply(row + 4 * WarpgroupAttention::kColumnBlockBytes, codes.y);
+      }
+    }
+  }
+
+ private:
+  // The scales of this lane's chunks of row i, out of what each lane has of its own row.
+  static __device__ __forceinline__ uint2 row_scales(const uint2& own, int i, int lane) {
+    return {scale_of_block(__shfl_sync(~0U, own.x, i), lane / 8),
+            scale_of_block(__shfl_sync(~0U, own.y, i), lane / 8)};
+  }
+};
+
+// Fetches a warp's rows of FP8 keys, widened, to `to`, the first row's place in the tile.
+//   wait(): until the tile may be written; the first rows are on their way by then
+template <class Wait>
+__device__ __forceinline__ void fetch_fp8_rows(const Fp8Rows& rows,
+                                               uint32_t to,
+                                               int lane,
+                                               const Wait& wait) {
+  using Shape = WarpgroupAttention;
+  constexpr int kBatch = Fp8Rows::kBatch;
+  Fp8Rows::Batch batches[2];
+  rows.read(batches[0], 0, lane);
+  wait();
+  rows.copy_rotary(to + 7 * Shape::kColumnBlockBytes, lane);
+  const uint32_t own = to + static_cast<uint32_t>(lane) / 8 * Shape::kColumnBlockBytes +
+                       static_cast<uint32_t>(lane) % 8 * 16;
+#pragma unroll 1
+  for (int begin = 0; begin < Fp8Rows::kRows; begin += 8) {
+    const uint32_t rows_of_8 = own + begin * kSwizzledRowBytes;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2 * kBatch) {
+      rows.read(batches[1], begin + j + kBatch, lane);
+      rows.widen(batches[0], begin + j, j, rows_of_8, lane);
+      if (begin + j + 2 * kBatch < Fp8Rows::kRows) {
+        rows.read(batches[0], begin + j + 2 * kBatch, lane);
+      }
+      rows.widen(batches[1], begin + j + kBatch, j + kBatch, rows_of_8, lane);
+    }
+  }
+  rows.multiply_excess(own, lane);
+  copy_async_wait_all();
 }
 
 // Fetches the tiles of one item. Two warps serve every second tile, 32 keys each. Waits for the
@@ -164,7 +234,6 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
                                             const AttentionItem& item,
                                             int tiles_before,
                                             uint32_t keys_address,
-                                            uint8_t* keys_memory,
                                             bool& has_waited,
                                             WarpgroupAttentionState& state) {
   using Shape = WarpgroupAttention;
@@ -187,15 +256,21 @@ __device__ __forceinline__ void fetch_tiles(const SparseAttentionParams& params,
     const uint8_t* const own =
         key < item.keys.count ? key_row<kRowBytes>(params, item.keys, key) : nullptr;
     const uint32_t present = __ballot_sync(~0U, own != nullptr);
-    barrier_wait(empty, turn % 2 ^ 1);
-    if (lane == 0) state.present[slot][half] = present;
-    const auto address = reinterpret_cast<uint64_t>(own == nullptr ? params.window.pool : own);
-    const auto row_of = [&](int i) {
-      return reinterpret_cast<const uint8_t*>(__shfl_sync(~0U, address, i));
+    const auto wait = [&] {
+      barrier_wait(empty, turn % 2 ^ 1);
+      if (lane == 0) state.present[slot][half] = present;
     };
     if constexpr (kIsFp8) {
-      fetch_fp8_rows(keys_memory + slot * Shape::kTileBytes, half * 32, present, lane, row_of);
+      fetch_fp8_rows(Fp8Rows(own, present, params.window.pool),
+                     keys_address + slot * Shape::kTileBytes + half * 32 * kSwizzledRowBytes,
+                     lane,
+                     wait);
     } else {
+      wait();
+      const auto address = reinterpret_cast<uint64_t>(own == nullptr ? params.window.pool : own);
+      const auto row_of = [&](int i) {
+        return reinterpret_cast<const uint8_t*>(__shfl_sync(~0U, address, i));
+      };
 #pragma unroll 8
       for (int i = 0; i < 32; ++i) {
         const bool is_present = (present >> i & 1) != 0;
@@ -716,13 +791,7 @@ __global__ void __launch_bounds__(WarpgroupAttention::kThreads, 1)
     give_registers_until<Shape::kFetchRegisters>();
     bool has_waited = false;
     for_each_item<kSplits>(params, [&](const AttentionItem& item, int tiles_before) {
-      fetch_tiles<kIsFp8>(params,
-                          item,
-                          tiles_before,
-                          base + Shape::kKeysOffset,
-                          memory + Shape::kKeysOffset,
-                          has_waited,
-                          state);
+      fetch_tiles<kIsFp8>(params, item, tiles_before, base + Shape::kKeysOffset, has_waited, state);
     });
     if constexpr (kSplits > 1) {
       cluster_arrive();
