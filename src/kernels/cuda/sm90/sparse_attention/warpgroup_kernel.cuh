@@ -133,7 +133,7 @@ struct Fp8Rows {
 #pragma unroll
     for (int i = 0; i < kFp8RowBytes; i += 128) prefetch_line(own + i);
   }
-  __device__ const __forceinline__ uint2* row(int i) const {
+  const __device__ __forceinline__ uint2* row(int i) const {
     return reinterpret_cast<const uint2*>(__shfl_sync(~0U, address, i));
   }
   __device__ __forceinline__ void read(Batch& batch, int begin, int lane) const {
