@@ -21,6 +21,17 @@ def absent(name, why="not installed"):
     print(json.dumps({"what": name, "note": why}), flush=True)
 
 
+def triton_for(name):
+    """Triton and its language; says of the measurement `name` that they are not there."""
+    try:
+        import triton
+        import triton.language
+    except ImportError:
+        absent(name)
+        return None, None
+    return triton, triton.language
+
+
 class Run:
     def __init__(self, torch, arguments):
         self.torch = torch
@@ -131,11 +142,8 @@ def selection(run):
 
 
 def triton_product(run, tokens):
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError:
-        absent("triton bf16 product")
+    triton, tl = triton_for("triton bf16 product")
+    if triton is None:
         return
     torch = run.torch
 
@@ -189,11 +197,8 @@ def attention_triton(run, tokens):
     name = "triton attention 640 keys"
     if not run.wants(name):
         return
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError:
-        absent(name)
+    triton, tl = triton_for(name)
+    if triton is None:
         return
     torch = run.torch
 
@@ -231,11 +236,8 @@ def experts_triton(run, tokens):
     name = "triton mxfp4 experts fc1"
     if not run.wants(name):
         return
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError:
-        absent(name)
+    triton, tl = triton_for(name)
+    if triton is None:
         return
     torch = run.torch
 
