@@ -391,7 +391,7 @@ TEST(PlanKernels, PortableOnesSayWhy) {
         op.name == "sparse_attention" || op.name == "indexer_score" || op.name == "top_k";
     EXPECT_EQ(op.why.find("row of its own for sm_120") != std::string::npos, has_others) << op.name;
   }
-  EXPECT_THAT(plan_text(rtx), HasSubstr(", only on NVIDIA H200, 2026-11-30): no row of its own"));
+  EXPECT_THAT(plan_text(rtx), HasSubstr(", only on NVIDIA H200, 2026-12-01): no row of its own"));
   for (const PlannedModule& module : make_plan(flash(), {}, on("h200")).modules) {
     EXPECT_THAT(module.why, Not(HasSubstr("portable"))) << module.module_class;
   }
@@ -958,7 +958,7 @@ TEST(PlanRender, JsonHasTheStatedFields) {
 
 // What ran on an H200 has not run on another generation.
 TEST(PlanRender, MarksKernelsThatHaveNotRunOnSuchHardware) {
-  const std::string elsewhere = "not run on hardware of sm_100, only on NVIDIA H200, 2026-11-30";
+  const std::string elsewhere = "not run on hardware of sm_100, only on NVIDIA H200, 2026-12-01";
   const std::map<std::string, std::string> attention = {{"h200", "NVIDIA H200, 2026-12-01"},
                                                         {"h100", "NVIDIA H200, 2026-12-01"},
                                                         {"b200", elsewhere},

@@ -10,7 +10,7 @@ namespace {
 using quant::Format;
 
 // Where tests/cuda last passed, with memcheck on small shapes.
-constexpr HardwareRun kVerified = {.where = "NVIDIA H200, 2026-11-30", .sm = 90};
+constexpr HardwareRun kVerified = {.where = "NVIDIA H200, 2026-12-01", .sm = 90};
 
 // Where benchmarks timed the products: docs/performance.md, "Portable products on an H200".
 constexpr HardwareRun kTimed = {.where = "NVIDIA H200, 2026-12-01", .sm = 90};
